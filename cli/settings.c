@@ -322,6 +322,8 @@ static void walk(struct parser *p, const struct yaml_node *map, const char *pref
             walk(p, v, path);
         else if (ignored_reason(path, a, &shown))
             note_ignored(p, shown);
+        else if (v->aliased || (!*prefix && !strncmp(path, "x-", 2)))
+            continue; /* the user's own, to be used by an alias */
         else if (!is_section(path) || !yaml_is_null(v))
             warn_unknown(p, map->key[i], path);
     }
