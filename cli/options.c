@@ -196,12 +196,20 @@ static bool begins_section(const char *words, const char *path, size_t len)
     return false;
 }
 
-bool is_section(const char *path)
+bool is_option_section(const char *path)
 {
     size_t len = strlen(path);
     for (size_t i = 0; i < OPT_COUNT; i++)
         if (begins_section(option_table[i].yaml, path, len))
             return true;
+    return false;
+}
+
+bool is_section(const char *path)
+{
+    size_t len = strlen(path);
+    if (is_option_section(path))
+        return true;
     for (size_t i = 0; i < n_ignored; i++)
         if (begins_section(ignored_table[i].patterns, path, len))
             return true;

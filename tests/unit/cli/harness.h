@@ -1,4 +1,5 @@
-/* What the tests of cli/ share: settings from a command line and YAML text, and a sink that keeps warnings. */
+/* What the tests of cli/ share: settings from a command line and YAML text, and a sink that keeps warnings.
+ */
 #ifndef YOKE_TESTS_CLI_HARNESS_H
 #define YOKE_TESTS_CLI_HARNESS_H
 
@@ -38,8 +39,8 @@ struct trial {
     char file[64]; /* the YAML as a file; "" if there is none */
 };
 
-/* `line` is split at spaces; 'single quotes' hold words together. With yaml, "--config FILE" is put behind the
- * command. In error and warning texts the file is called FILE. */
+/* `line` is split at spaces; 'single quotes' hold words together. With yaml, "--config FILE" is put behind
+ * the command. In error and warning texts the file is called FILE. */
 static inline void trial_begin(struct trial *t, const char *line, const char *yaml)
 {
     static char words[4096];

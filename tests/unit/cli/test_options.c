@@ -91,7 +91,8 @@ static void test_every_row_takes_a_sample_and_refuses_nonsense(void **state)
         assert_non_null(strstr(e.msg, "x should be "));
         assert_non_null(strstr(e.msg, ", but is a mapping"));
         if (o->type != T_STRING && o->type != T_STRINGS) {
-            const char *const bad[] = {"", "x", "1x", "nan", "inf", "0x10", "99999999999999999999999", " 1", "--"};
+            const char *const bad[] = {"",   "x", "1x", "nan", "inf", "0x10", "99999999999999999999999",
+                                       " 1", "--"};
             for (size_t b = 0; b < ARRAY_LEN(bad); b++) {
                 v = (struct yaml_node){.kind = YAML_SCALAR, .text = bad[b]};
                 if (!option_set(o, &s, &v, "x", &e) && !(o->type == T_INTS && !bad[b][strspn(bad[b], " 1")]))
@@ -152,8 +153,8 @@ static void test_every_flag_and_key_is_found_and_unique(void **state)
     arena_free(a);
 }
 
-/* Each row from a flag and from each of its keys, through the whole parser; where a value alone is refused (what
- * is not supported, what contradicts) the reason must be its own. */
+/* Each row from a flag and from each of its keys, through the whole parser; where a value alone is refused
+ * (what is not supported, what contradicts) the reason must be its own. */
 static void test_every_row_through_the_parser(void **state)
 {
     (void)state;
@@ -171,7 +172,8 @@ static void test_every_row_through_the_parser(void **state)
         char flag[64], line[256];
         struct trial t;
         if (option_flag(o, flag)) {
-            snprintf(line, sizeof(line), "%s %s %s=%s", command_name(c), model ? "" : "-m M", flag, sample_of(o));
+            snprintf(line, sizeof(line), "%s %s %s=%s", command_name(c), model ? "" : "-m M", flag,
+                     sample_of(o));
             trial_begin(&t, line, NULL);
             if (!t.err) {
                 assert_int_equal(t.s.origin[i], FROM_FLAG);
@@ -232,9 +234,23 @@ static void test_sizes(void **state)
     static const struct {
         const char *text;
         uint64_t bytes; /* 0: refused */
-    } cases[] = {{"58GB", 58ull << 30}, {"58gb", 58ull << 30}, {"58 GiB", 58ull << 30}, {"1.5g", 3ull << 29},
-                 {"512m", 512ull << 20}, {"1024", 1024}, {"7B", 7}, {"2TB", 2ull << 40}, {"0", 0}, {"GB", 0}, {"-1GB", 0},
-                 {"1XB", 0}, {"1GBB", 0}, {"1e3", 0}, {"9999999999PB", 0}, {"1..2G", 0}, {"", 0}};
+    } cases[] = {{"58GB", 58ull << 30},
+                 {"58gb", 58ull << 30},
+                 {"58 GiB", 58ull << 30},
+                 {"1.5g", 3ull << 29},
+                 {"512m", 512ull << 20},
+                 {"1024", 1024},
+                 {"7B", 7},
+                 {"2TB", 2ull << 40},
+                 {"0", 0},
+                 {"GB", 0},
+                 {"-1GB", 0},
+                 {"1XB", 0},
+                 {"1GBB", 0},
+                 {"1e3", 0},
+                 {"9999999999PB", 0},
+                 {"1..2G", 0},
+                 {"", 0}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct settings s = {0};
         struct err e;
@@ -383,8 +399,9 @@ static void test_help_on_topics(void **state)
 static void test_exit_codes(void **state)
 {
     (void)state;
-    static const int want[][2] = {{0, 0}, {ERR_FAIL, 1}, {ERR_USAGE, 2}, {ERR_IO, 3}, {ERR_FORMAT, 3},
-                                  {ERR_UNSUPPORTED, 3}, {ERR_SPLIT, 4}, {ERR_MEMORY, 5}, {ERR_RANK_LOST, 6},
+    static const int want[][2] = {{0, 0},         {ERR_FAIL, 1},          {ERR_USAGE, 2},
+                                  {ERR_IO, 3},    {ERR_FORMAT, 3},        {ERR_UNSUPPORTED, 3},
+                                  {ERR_SPLIT, 4}, {ERR_MEMORY, 5},        {ERR_RANK_LOST, 6},
                                   {ERR_LIMIT, 7}, {ERR_INTERRUPTED, 130}, {-99, 1}};
     for (size_t i = 0; i < ARRAY_LEN(want); i++)
         assert_int_equal(exit_code_of(want[i][0]), want[i][1]);

@@ -87,7 +87,8 @@ static void test_anchors_and_merges(void **state)
     arena_free(d.a);
     refuse_yaml("a: *nope\n", "t.yaml:1:4: *nope names no anchor before it");
     refuse_yaml("a: &x [1, *x]\n", "t.yaml:1:11: *x stands inside the value that it names");
-    refuse_yaml("a: {<<: 3}\n", "t.yaml:1:9: the value of a merge key (<<) must be a mapping or a list of mappings");
+    refuse_yaml("a: {<<: 3}\n",
+                "t.yaml:1:9: the value of a merge key (<<) must be a mapping or a list of mappings");
 }
 
 static void test_alias_bomb_is_bounded(void **state)
@@ -126,7 +127,8 @@ static void test_limits(void **state)
     d = parse("a: {b: {c: {d: {e: {f: {g: {h: {i: {j: 1}}}}}}}}}\n");
     assert_int_equal(d.root->height, 10);
     arena_free(d.a);
-    refuse_yaml("a: {b: {c: {d: {e: {f: {g: {h: {i: {j: {k: 1}}}}}}}}}}\n", "t.yaml:1:40: nested deeper than 10 levels");
+    refuse_yaml("a: {b: {c: {d: {e: {f: {g: {h: {i: {j: {k: 1}}}}}}}}}}\n",
+                "t.yaml:1:40: nested deeper than 10 levels");
     /* deep by alias: each is shallow where it stands */
     refuse_yaml("a: &a {b: {c: {d: {e: {f: 1}}}}}\ng: {h: {i: {j: {k: {l: *a}}}}}\n",
                 "t.yaml:2:24: nested deeper than 10 levels");
@@ -167,10 +169,12 @@ static void test_shape_of_a_document(void **state)
         assert_int_equal(d.root->n, 0);
         arena_free(d.a);
     }
-    refuse_yaml("a: 1\n---\nb: 2\n", "t.yaml:2:1: a second document begins here; a configuration is one document");
+    refuse_yaml("a: 1\n---\nb: 2\n",
+                "t.yaml:2:1: a second document begins here; a configuration is one document");
     refuse_yaml("- 1\n", "t.yaml:1:1: the outermost level must be a mapping (key: value)");
     refuse_yaml("hello\n", "t.yaml:1:1: the outermost level must be a mapping (key: value)");
-    refuse_yaml("a: 1\nb: 2\na: 3\n", "t.yaml:3:1: the key \"a\" stands here a second time; the first is at line 1");
+    refuse_yaml("a: 1\nb: 2\na: 3\n",
+                "t.yaml:3:1: the key \"a\" stands here a second time; the first is at line 1");
     refuse_yaml("? [x]\n: 1\n", "t.yaml:1:3: a key must be a name, not a list or a mapping");
     refuse_yaml("a: !!python/object:os.system x\n",
                 "t.yaml:1:30: the tag tag:yaml.org,2002:python/object:os.system is not supported");
@@ -188,8 +192,8 @@ static void test_shape_of_a_document(void **state)
 static void test_syntax_errors_have_positions(void **state)
 {
     (void)state;
-    const char *const bad[] = {"a: [1, 2\nb: 3\n", "a: 'x\n", "a: b: c\n", "a: 1\n  b: 2\n", "a: @x\n",
-                               "a: {b\n", "a: \"\\q\"\n", "&a\n", "a: }\n"};
+    const char *const bad[] = {"a: [1, 2\nb: 3\n", "a: 'x\n",      "a: b: c\n", "a: 1\n  b: 2\n", "a: @x\n",
+                               "a: {b\n",          "a: \"\\q\"\n", "&a\n",      "a: }\n"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         struct doc d = parse_n(bad[i], strlen(bad[i]));
         if (!d.err && strcmp(bad[i], "&a\n"))
