@@ -6,32 +6,35 @@
  * once packed; panels are independent, so threads pack and multiply disjoint ranges of panels. What lies
  * inside a panel is private to kernels/.
  *
- * y[t][r] = tree over chunks c of S_c, where the cuts of the columns are part of the matrix (kernels/sum.h),
- * and
+ * y[t][r] = tree over chunks c of S_c, where the cuts of the columns are part of the matrix (kernels/sum.h):
  *
- *   f32, f16, bf16   (activation ACT_F32: the floats themselves)
- *       S_c = fmaf over k in increasing order, from +0:  acc = fmaf(w[r][k], x[t][k], acc); f16 and bf16
- * widen exactly.
+ * f32, f16, bf16 (activation ACT_F32: the floats themselves). From +0, over k in increasing order:
  *
- *   q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, i4g   (ACT_Q32: int8 per group of 32 columns)
- *       w[r][k] = scale[r][g] * code + min[r][g], where code is the signed integer for types without a min.
- * K-quants: scale = d * sc and min = -(dmin * m), each one f32 product of exact values. For each weight group
- * g in order (32 columns; q6_k: 16), from +0: isum = sum of code * q, exact in int32 acc = fmaf((float)isum,
- * scale[r][g] * ascale[t][G], acc)          G: the activation group of 32 that holds g acc = fmaf(min[r][g],
- * asum[t][G], acc)                            types with a min only asum[t][G] = ascale[t][G] * (float)(sum
- * of q in G).
+ *     acc = fmaf(w[r][k], x[t][k], acc)                         f16 and bf16 widen exactly
  *
- *   i8c   (ACT_QC: int8 per chunk)
- *       wscale is per (row, chunk): max|w| in the chunk / 127, code = rint(w * (127 / max|w|)), 0 if the
- * chunk is all 0. S_c = ((float)isum_c * ascale[t][c]) * wscale[r][c],   isum_c exact in int32 (a chunk has
- * at most 65536 columns)
+ * q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, i4g (ACT_Q32: int8 per group of 32 columns).
+ * w[r][k] = scale[r][g] * code + min[r][g], where code is the signed integer for types without a min;
+ * K-quants have scale = d * sc and min = -(dmin * m), each one f32 product of exact values. From +0, over
+ * weight groups g in increasing order (32 columns; q6_k: 16), where G is the activation group of 32 that
+ * holds g:
+ *
+ *     isum = sum of code * q                                    exact in int32
+ *     acc = fmaf((float)isum, scale[r][g] * ascale[t][G], acc)
+ *     acc = fmaf(min[r][g], asum[t][G], acc)                    types with a min only
+ *     asum[t][G] = ascale[t][G] * (float)(sum of q in G)
+ *
+ * i8c (ACT_QC: int8 per chunk). wscale is per (row, chunk): max|w| in the chunk / 127, code = rint(w * (127 /
+ * max|w|)), all 0 if the chunk is all 0; isum_c is exact in int32 (a chunk has at most 65536 columns):
+ *
+ *     S_c = ((float)isum_c * ascale[t][c]) * wscale[r][c]
  *
  * Chunks of integer formats start at multiples of 32 of the matrix's columns; only the last one may end
  * elsewhere (then codes and activations are padded with zeros to a multiple of 32).
  *
  * Quantising an activation row (per group of 32, or per chunk): amax = max|x|; scale = amax / 127; q = rint(x
- * * (127 / amax)) to nearest even; all zero if amax == 0. A NaN or infinity in the row must come out as NaN
- * in every product that it touches (scale = NaN), never as a plausible number.
+ * * (127 / amax)) to nearest even. All zero, scale too, if 127 / amax is not finite (amax == 0, or below
+ * about 2^-121). A NaN or infinity in the row must come out as NaN in every product that it touches (scale =
+ * NaN, codes 0), never as a plausible number. i8c weights are quantised by the same rule.
  *
  * i4g: as q4_0 (code in -8..7, f16 scale); for each group of 32 weights the scale is chosen among candidates
  * to minimise the squared error; the search is deterministic and stated at wmat_pack in matmul_pack.c.
@@ -85,9 +88,12 @@ struct act_layout {
     enum act_kind kind;
     int32_t cols;
     struct cuts cuts;
-    int32_t n_scales;                   /* groups of 32, or chunks */
-    uint32_t scale_at, sum_at, code_at; /* byte offsets; sums exist for ACT_Q32 only */
-    uint32_t row_bytes;                 /* multiple of 64 */
+    int32_t n_scales; /* groups of 32, or chunks */
+    /* Byte offsets: float scale[n_scales]; float asum[n_scales] (ACT_Q32 only); the sums of the codes, for
+     * kernels that store codes with an offset: ACT_Q32 int16_t[2 * n_scales], one per 16 columns, ACT_QC
+     * int32_t[n_scales]; int8_t code[cols rounded up to 32], 64-byte aligned. */
+    uint32_t scale_at, sum_at, isum_at, code_at;
+    uint32_t row_bytes; /* multiple of 64 */
 };
 void act_layout_init(struct act_layout *a, enum act_kind kind, int32_t cols, const struct cuts *cuts);
 
