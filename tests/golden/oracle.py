@@ -57,8 +57,8 @@ def greedy(model, ids, n, eos, wants_eos=False, unwanted=(), clear=CLEAR[0]):
     out, least = [], 1e9
     cache, feed = None, ids
     for _ in range(n):
-        r = model(torch.tensor([feed]), past_key_values=cache, use_cache=True)
-        cache, row = r.past_key_values, r.logits[0, -1]
+        r = model(torch.tensor([feed]), cache=cache, use_cache=True)
+        cache, row = r.cache, r.logits[0, -1]
         top = torch.topk(row, 2)
         least = min(least, float((top.values[0] - top.values[1]) / row.std()))
         best = int(top.indices[0])
