@@ -1,0 +1,147 @@
+/* The program: finds the subcommand, reads its settings, prints what went wrong. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/command.h"
+#include "cli/help.h"
+#include "cli/settings.h"
+#include "cli/suggest.h"
+
+/* Warnings go straight to standard error, each sentence once. */
+struct printer {
+    struct warn_sink sink;
+    char **seen;
+    size_t n, cap;
+};
+
+static void print_warning(struct warn_sink *sink, const char *sentence)
+{
+    struct printer *p = (struct printer *)sink;
+    for (size_t i = 0; i < p->n; i++)
+        if (!strcmp(p->seen[i], sentence))
+            return;
+    XGROW(p->seen, p->n, p->cap);
+    p->seen[p->n++] = xstrdup(sentence);
+    fprintf(stderr, "yoke: warning: %s\n", sentence);
+}
+
+struct entry {
+    const char *name;
+    int (*run)(struct settings *s, struct warn_sink *warn, struct err *e); /* NULL: not built yet */
+};
+
+static const struct entry entries[] = {
+    {"run", NULL}, {"plan", NULL}, {"logits", NULL}, {"tokenize", NULL}, {"template", NULL},
+};
+
+static int fail(int code, const char *msg)
+{
+    fprintf(stderr, "yoke: error: %s\n", msg);
+    return exit_code_of(code);
+}
+
+/* Prints and releases. What cannot be written (a full disk) must not look like success. */
+static int print(struct buf *b)
+{
+    fwrite(b->s, 1, b->len, stdout);
+    buf_release(b);
+    return 0;
+}
+
+static int help(int argc, char **argv)
+{
+    struct buf b = BUF_INIT;
+    struct err e = {0};
+    int err = 0;
+    if (argc < 3)
+        help_overview(&b);
+    for (int i = 2; i < argc && !err; i++) {
+        if (i > 2)
+            buf_adds(&b, "\n");
+        err = help_topic(argv[i], &b, &e);
+    }
+    print(&b);
+    return err ? fail(err, e.msg) : 0;
+}
+
+static int run_command(const struct entry *entry, int argc, char **argv)
+{
+    struct printer p = {.sink = {print_warning}};
+    struct settings s = {0};
+    struct err e = {0};
+    int err = settings_parse(argc, (const char *const *)argv, &s, &p.sink, &e);
+    if (!err && s.help) {
+        struct buf b = BUF_INIT;
+        help_command(s.command, &b);
+        print(&b);
+    } else if (!err && !entry->run) {
+        err = err_set(&e, ERR_UNSUPPORTED, "'yoke %s' is not built yet", entry->name);
+    } else if (!err) {
+        err = entry->run(&s, &p.sink, &e);
+    }
+    settings_release(&s);
+    for (size_t i = 0; i < p.n; i++)
+        xfree(p.seen[i]);
+    xfree(p.seen);
+    return err ? fail(err, e.msg) : 0;
+}
+
+static int unknown_command(const char *word)
+{
+    static const char *const others[] = {"options", "version", "help"};
+    struct suggest s;
+    struct err e;
+    suggest_init(&s, word, strlen(word));
+    for (size_t i = 0; i < ARRAY_LEN(entries); i++)
+        suggest_try(&s, entries[i].name, strlen(entries[i].name));
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        suggest_try(&s, others[i], strlen(others[i]));
+    if (*word == '-')
+        err_set(&e, ERR_USAGE, "a command comes first: yoke run %s ...", word);
+    else if (s.best)
+        err_set(&e, ERR_USAGE, "unknown command \"%s\"; did you mean %s?", word, s.best);
+    else
+        err_set(&e, ERR_USAGE, "unknown command \"%s\"; 'yoke --help' lists them", word);
+    return fail(ERR_USAGE, e.msg);
+}
+
+static int dispatch(int argc, char **argv)
+{
+    struct buf b = BUF_INIT;
+    const char *word = argc > 1 ? argv[1] : "";
+    if (!*word) {
+        help_overview(&b);
+        fwrite(b.s, 1, b.len, stderr);
+        buf_release(&b);
+        return exit_code_of(ERR_USAGE);
+    }
+    if (!strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h"))
+        return help(argc, argv);
+    if (!strcmp(word, "version") || !strcmp(word, "--version") || !strcmp(word, "-V")) {
+        buf_adds(&b, "yoke " YOKE_VERSION "\n");
+        return print(&b);
+    }
+    if (!strcmp(word, "options")) {
+        help_markdown(&b);
+        return print(&b);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(entries); i++)
+        if (!strcmp(entries[i].name, word))
+            return run_command(&entries[i], argc - 1, argv + 1);
+    return unknown_command(word);
+}
+
+int main(int argc, char **argv)
+{
+    int code = dispatch(argc, argv);
+    if (fflush(stdout) || ferror(stdout)) {
+        struct err e;
+        err_errno(&e, "standard output");
+        int write_code = fail(ERR_IO, e.msg);
+        code = code ? code : write_code;
+    }
+    return code;
+}

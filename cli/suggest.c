@@ -1,0 +1,71 @@
+#include "cli/suggest.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LONGEST = 64 };
+
+static int fold(char c)
+{
+    return c == '_' ? '-' : tolower((unsigned char)c);
+}
+
+int edit_distance(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    n_a = MIN(n_a, (size_t)LONGEST);
+    n_b = MIN(n_b, (size_t)LONGEST);
+    /* Three rows of the usual table: two back (for swaps), one back, this one. */
+    int row[3][LONGEST + 1];
+    for (size_t j = 0; j <= n_b; j++)
+        row[0][j] = (int)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        int *now = row[i % 3], *back = row[(i + 2) % 3], *back2 = row[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            int same = fold(a[i - 1]) == fold(b[j - 1]);
+            int d = MIN(MIN(back[j] + 1, now[j - 1] + 1), back[j - 1] + !same);
+            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]))
+                d = MIN(d, back2[j - 2] + 1);
+            now[j] = d;
+        }
+    }
+    return row[n_a % 3][n_b];
+}
+
+void suggest_init(struct suggest *s, const char *typed, size_t n)
+{
+    *s = (struct suggest){.typed = typed, .n = n};
+}
+
+/* `halves` counts half edits; n is the length by which they are judged. */
+static void offer(struct suggest *s, const char *candidate, size_t n_candidate, int halves, size_t n)
+{
+    int most = 2 * (int)MAX((size_t)1, n / 3) + 1;
+    if (halves > most || (s->best && halves >= s->distance))
+        return;
+    s->best = candidate;
+    s->best_len = n_candidate;
+    s->distance = halves;
+}
+
+void suggest_try(struct suggest *s, const char *candidate, size_t n)
+{
+    offer(s, candidate, n, 2 * edit_distance(s->typed, s->n, candidate, n), s->n);
+}
+
+static size_t leaf_at(const char *path, size_t n)
+{
+    while (n && path[n - 1] != '.')
+        n--;
+    return n;
+}
+
+void suggest_try_path(struct suggest *s, const char *candidate, size_t n)
+{
+    size_t at_typed = leaf_at(s->typed, s->n), at = leaf_at(candidate, n);
+    int halves = 2 * edit_distance(s->typed + at_typed, s->n - at_typed, candidate + at, n - at);
+    halves += at_typed != at || memcmp(s->typed, candidate, at);
+    offer(s, candidate, n, halves, s->n - at_typed);
+}
