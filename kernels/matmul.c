@@ -7,6 +7,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "kernels/matmul_layout.h"
+#include "kernels/x86/x86.h"
 
 enum act_kind act_kind_of(enum dtype weight)
 {
@@ -263,10 +264,8 @@ void matmul_kernels_init(struct matmul_kernels *k, int cpu_level)
     for (int t = 0; t < DT_COUNT; t++)
         if (dtype_info((enum dtype)t)->weight)
             k->mul[t] = is_float_weight((enum dtype)t) ? mul_float_c : mul_int_c;
-#if defined(__x86_64__) && 0
+#if defined(__x86_64__)
     if (cpu_level >= CPU_AVX2 && cpu_level < CPU_NEON)
-        matmul_kernels_init_avx2(k);
-    if (cpu_level >= CPU_AVX512 && cpu_level < CPU_NEON)
-        matmul_kernels_init_avx512(k);
+        matmul_init_avx2(k);
 #endif
 }

@@ -113,8 +113,4 @@ float quantize_amax(float amax, const float *x, int32_t n);
 void quantize_scale(float amax, float *ret_scale, float *ret_inverse);
 int32_t quantize_codes(const float *x, int32_t n, float inverse, int8_t *code);
 
-/* The ladder of matmul_kernels_init. */
-void matmul_kernels_init_avx2(struct matmul_kernels *k);
-void matmul_kernels_init_avx512(struct matmul_kernels *k);
-
 #endif
