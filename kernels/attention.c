@@ -137,5 +137,8 @@ void attention_kernels_init(struct attention_kernels *k, int cpu_level)
     if (cpu_level < CPU_AVX2)
         return;
     attention_init_avx2(k);
+    if (cpu_level < CPU_AVX512)
+        return;
+    attention_init_avx512(k);
 #endif
 }

@@ -76,24 +76,32 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
                                       float *s)
 {
     __m256 acc[TILE_Q][TILE_K];
-    for (int i = 0; i < nq; i++)
+    UNROLL
+    for (int i = 0; i < nq; i++) {
+        UNROLL
         for (int j = 0; j < TILE_K; j++)
             acc[i][j] = _mm256_setzero_ps();
+    }
     int32_t x = 0;
     for (; x + 8 <= d; x += 8) {
         __m256 qx[TILE_Q];
+        UNROLL
         for (int i = 0; i < nq; i++)
             qx[i] = _mm256_loadu_ps(q + (size_t)i * ldq + x);
+        UNROLL
         for (int j = 0; j < TILE_K; j++) {
             __m256 kx = load8(t, k[j] + (size_t)x * kv_elem_bytes(t));
+            UNROLL
             for (int i = 0; i < nq; i++)
                 acc[i][j] = _mm256_fmadd_ps(qx[i], kx, acc[i][j]);
         }
     }
     if (x < d) {
         __m256i tail = head_mask8(d - x);
+        UNROLL
         for (int j = 0; j < TILE_K; j++) {
             __m256 kx = load8_tail(t, k[j] + (size_t)x * kv_elem_bytes(t), d - x);
+            UNROLL
             for (int i = 0; i < nq; i++)
                 acc[i][j] = _mm256_fmadd_ps(_mm256_maskload_ps(q + (size_t)i * ldq + x, tail), kx, acc[i][j]);
         }
@@ -102,6 +110,7 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     if (t == KV_I8)
         kscale = _mm_setr_ps(record_scale(k[0], d), record_scale(k[1], d), record_scale(k[2], d),
                              record_scale(k[3], d));
+    UNROLL
     for (int i = 0; i < nq; i++) {
         __m128 sum = lanes_join8x4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
         if (t == KV_I8)
@@ -151,22 +160,31 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
                                       const uint8_t *v, size_t v_stride, int32_t n, float *o, size_t ldo)
 {
     __m256 acc[TILE_Q][8];
-    for (int i = 0; i < nq; i++)
+    UNROLL
+    for (int i = 0; i < nq; i++) {
+        UNROLL
         for (int x = 0; x < nv; x++)
             acc[i][x] = _mm256_loadu_ps(o + (size_t)i * ldo + 8 * x);
+    }
     for (int32_t j = 0; j < n; j++, v += v_stride) {
         __m256 pj[TILE_Q];
+        UNROLL
         for (int i = 0; i < nq; i++)
             pj[i] = _mm256_broadcast_ss(p + i * ATTN_BLOCK + j);
+        UNROLL
         for (int x = 0; x < nv; x++) {
             __m256 vx = load8(t, v + 8 * (size_t)x * kv_elem_bytes(t));
+            UNROLL
             for (int i = 0; i < nq; i++)
                 acc[i][x] = _mm256_fmadd_ps(pj[i], vx, acc[i][x]);
         }
     }
-    for (int i = 0; i < nq; i++)
+    UNROLL
+    for (int i = 0; i < nq; i++) {
+        UNROLL
         for (int x = 0; x < nv; x++)
             _mm256_storeu_ps(o + (size_t)i * ldo + 8 * x, acc[i][x]);
+    }
 }
 
 static ALWAYS_INLINE void values_tail(const enum kv_dtype t, const int nq, int n_tail, const float *p,
@@ -174,13 +192,16 @@ static ALWAYS_INLINE void values_tail(const enum kv_dtype t, const int nq, int n
 {
     __m256i tail = head_mask8(n_tail);
     __m256 acc[TILE_Q];
+    UNROLL
     for (int i = 0; i < nq; i++)
         acc[i] = _mm256_maskload_ps(o + (size_t)i * ldo, tail);
     for (int32_t j = 0; j < n; j++, v += v_stride) {
         __m256 vx = load8_tail(t, v, n_tail);
+        UNROLL
         for (int i = 0; i < nq; i++)
             acc[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(p + i * ATTN_BLOCK + j), vx, acc[i]);
     }
+    UNROLL
     for (int i = 0; i < nq; i++)
         _mm256_maskstore_ps(o + (size_t)i * ldo, tail, acc[i]);
 }
@@ -195,6 +216,7 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
     if (t == KV_I8) {
         for (int32_t j = 0; j < n; j++) {
             float scale = record_scale(v + (size_t)j * v_stride, d);
+            UNROLL
             for (int i = 0; i < nq; i++)
                 scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * scale;
         }

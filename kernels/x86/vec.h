@@ -8,6 +8,14 @@
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
+/* Before each loop over a register tile: gcc does not unroll at -O2 by itself, and then keeps the tile in
+ * memory. */
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
 /* The first n of 8 lanes, 0 <= n <= 8, for maskload and maskstore. */
 static ALWAYS_INLINE __m256i head_mask8(int n)
 {
