@@ -486,7 +486,7 @@ static int add_gguf(struct checkpoint *c, const char *path, struct err *e)
 static int add_gguf_parts(struct checkpoint *c, const char *path, struct err *e)
 {
     struct gguf *first;
-    int64_t count = 0, no = -1, n_tensors = -1;
+    int64_t count = 0, n_tensors = -1;
     int part, name_count;
     size_t stem;
     int rc = gguf_open(path, &first, e);
@@ -506,18 +506,22 @@ static int add_gguf_parts(struct checkpoint *c, const char *path, struct err *e)
             (long long)count, (long long)count);
     for (int i = 0; i < count && !rc; i++) {
         char *p = xasprintf("%.*s-%05d-of-%05d.gguf", (int)stem, path, i + 1, (int)count);
-        int64_t its_count = 0;
+        int64_t its_no = -1, its_count = -1;
         if (!path_is_file(p))
             rc =
                 err_set(e, ERR_FORMAT, "%s is part %d of %lld, but %s is not there (an incomplete download?)",
                         path, part, (long long)count, p);
         if (!rc)
             rc = add_gguf(c, p, e);
-        if (!rc && (!gguf_get_int(c->gguf.part[i], "split.no", &no) || no != i ||
-                    !gguf_get_int(c->gguf.part[i], "split.count", &its_count) || its_count != count))
-            rc = err_set(e, ERR_FORMAT,
-                         "%s should say in its metadata that it is split.no %d of %lld; it says %lld of %lld",
-                         p, i, (long long)count, (long long)no, (long long)its_count);
+        if (!rc) {
+            gguf_get_int(c->gguf.part[i], "split.no", &its_no);
+            gguf_get_int(c->gguf.part[i], "split.count", &its_count);
+            if (its_no != i || its_count != count)
+                rc = err_set(
+                    e, ERR_FORMAT,
+                    "%s should say in its metadata that it is split.no %d of %lld; it says %lld of %lld", p,
+                    i, (long long)count, (long long)its_no, (long long)its_count);
+        }
         xfree(p);
     }
     size_t sum = 0;

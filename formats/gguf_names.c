@@ -284,6 +284,9 @@ static int copy_keys(const struct maker *m, const struct config_key *k, size_t n
             found = gguf_get_bool(m->g, full, &b);
             if (found)
                 json_object_set_new(to, k->hf, json_boolean(b));
+            else if (has_key(m, k->gguf))
+                rc = err_set(m->e, ERR_FORMAT, "%s: metadata key \"%s\" should be of type bool",
+                             gguf_path(m->g), full);
         } else if (k->kind == INT) {
             rc = get_int(m, k->gguf, &found, &i);
             if (!rc && found)
@@ -428,7 +431,9 @@ static int rope(const struct maker *m)
     if (m->a->rope_interleaved)
         json_object_set_new(m->config, "rope_interleaved", json_true());
 
-    gguf_get_string(m->g, full_key(m, ".rope.scaling.type", full, sizeof(full)), &type);
+    if (!gguf_get_string(m->g, full_key(m, ".rope.scaling.type", full, sizeof(full)), &type) &&
+        has_key(m, ".rope.scaling.type"))
+        return err_set(m->e, ERR_FORMAT, "%s: metadata key \"%s\" should be a string", gguf_path(m->g), full);
     if (!strcmp(type.s, "none") || (!type.len && factor == 1))
         return 0;
     if (type.len && strcmp(type.s, "linear") && strcmp(type.s, "yarn"))

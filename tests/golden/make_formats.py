@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Makes tests/golden/formats/: small checkpoints written by the formats' own libraries (safetensors, gguf), and
-what gguf's reference dequantisation makes of them. Needs numpy, torch, safetensors, gguf.
+what gguf's reference dequantisation makes of them; and the seeds of fuzz_gguf and fuzz_safetensors. Needs numpy,
+torch, safetensors, gguf.
 
     python tests/golden/make_formats.py
 """
 import json
 import os
 import shutil
+import struct
 
 import gguf
 import numpy as np
@@ -164,12 +166,114 @@ def sharded():
     put("sharded", "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
+def seeds():
+    """What the fuzzers start from: one small file of each kind."""
+    fuzz = os.path.join(os.path.dirname(OUT), "..", "..", "fuzz", "corpus")
+
+    def put_seed(kind, name, b):
+        os.makedirs(os.path.join(fuzz, kind), exist_ok=True)
+        with open(os.path.join(fuzz, kind, name), "wb") as f:
+            f.write(b)
+
+    def s8(s):
+        return struct.pack("<Q", len(s)) + s.encode()
+
+    def gguf_file(keys, tensors, version=3, align=32, data=b""):
+        b = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(keys)) + b"".join(keys) + b"".join(tensors)
+        return b + b"\0" * (-len(b) % align) + data
+
+    u32 = lambda k, v: s8(k) + struct.pack("<II", 4, v)
+    f32 = lambda k, v: s8(k) + struct.pack("<If", 6, v)
+    text = lambda k, v: s8(k) + struct.pack("<I", 8) + s8(v)
+    tensor = lambda n, dims, t, at: s8(n) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, t, at)
+
+    def model(arch, more=()):
+        return [
+            text("general.architecture", arch),
+            u32(arch + ".embedding_length", 32),
+            u32(arch + ".block_count", 1),
+            u32(arch + ".attention.head_count", 4),
+            u32(arch + ".feed_forward_length", 64),
+            u32(arch + ".context_length", 128),
+            f32(arch + ".attention.layer_norm_rms_epsilon", 1e-6),
+            *(u32(f"{arch}.{k}", v) for k, v in more),
+        ]
+
+    moe = (("expert_count", 8), ("expert_used_count", 2), ("expert_feed_forward_length", 24))
+    mla = (
+        ("expert_shared_count", 1),
+        ("leading_dense_block_count", 1),
+        ("attention.kv_lora_rank", 16),
+        ("attention.key_length", 24),
+        ("attention.value_length", 16),
+        ("rope.dimension_count", 8),
+    )
+    embed = [tensor("token_embd.weight", (32, 2), 0, 0), tensor("blk.0.attn_q.weight", (32,), 8, 256)]
+    data = bytes(range(256)) + b"\0" * 34
+    for arch, more in (
+        ("llama", ()),
+        ("qwen2", ()),
+        ("qwen3", (("attention.key_length", 16), ("attention.value_length", 16))),
+        ("qwen2moe", moe + (("expert_shared_feed_forward_length", 16),)),
+        ("qwen3moe", moe),
+        ("deepseek2", moe + mla),
+    ):
+        put_seed("gguf", arch, gguf_file(model(arch, more), embed, data=data))
+    yarn = [
+        text("llama.rope.scaling.type", "yarn"),
+        f32("llama.rope.scaling.factor", 4.0),
+        u32("llama.rope.scaling.original_context_length", 32),
+        u32("tokenizer.ggml.eos_token_id", 2),
+        f32("general.sampling.temp", 0.5),
+    ]
+    put_seed("gguf", "yarn", gguf_file(model("llama") + yarn, embed, data=data))
+    values = [
+        s8(f"v{t}") + struct.pack("<I", t) + b"\1" * n
+        for t, n in ((0, 1), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (6, 4), (7, 1), (10, 8), (11, 8), (12, 8))
+    ]
+    array = lambda k, t, n, b: s8(k) + struct.pack("<IIQ", 9, t, n) + b
+    arrays = [
+        array("bytes", 0, 5, b"abcde"),
+        array("bools", 7, 2, b"\0\1"),
+        array("strings", 8, 2, s8("x") + s8("")),
+        array("nested", 9, 1, struct.pack("<IQ", 8, 1) + s8("y")),
+        array("nothing", 12, 0, b""),
+    ]
+    put_seed("gguf", "values", gguf_file(values, []))
+    put_seed("gguf", "arrays_v2", gguf_file(arrays, [], version=2))
+    blocks, at = [], 0
+    for t in (0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 24, 26, 30):
+        block, size = gguf.GGML_QUANT_SIZES[Q(t)]
+        blocks.append(tensor(f"t{t}", (block,), t, at))
+        at += size + -size % 64
+    put_seed("gguf", "types_align_64", gguf_file([u32("general.alignment", 64)], blocks, align=64, data=b"\1" * at))
+    put_seed("gguf", "big_endian", gguf_file([], [], version=0x03000000))
+    put_seed("gguf", "lfs_pointer", b"version https://git-lfs.github.com/spec/v1\n")
+
+    def st(name, header, n):
+        h = json.dumps(header).encode()
+        put_seed("safetensors", name, struct.pack("<Q", len(h)) + h + bytes(n))
+
+    t = lambda dtype, shape, begin, end: {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    st("empty", {}, 0)
+    st("metadata", {"__metadata__": {"format": "pt"}}, 0)
+    st("two", {"__metadata__": {"a": "b"}, "x": t("F32", [2, 3], 0, 24), "y": t("BF16", [4], 24, 32)}, 32)
+    st("order", {"x": t("I64", [1], 8, 16), "y": t("U8", [2, 2, 2], 0, 8)}, 16)
+    st("scalar", {"x": t("F16", [], 0, 2), "e": t("F32", [0, 9], 2, 2)}, 2)
+    st("small_types", {"x": t("F4", [4], 0, 2), "y": t("F6_E3M2", [4], 2, 5), "z": t("F8_E4M3", [1], 5, 6)}, 6)
+    st("overlap", {"x": t("U8", [4], 0, 4), "y": t("U8", [4], 2, 6)}, 6)
+    st("hole", {"x": t("U8", [4], 0, 4), "y": t("U8", [4], 5, 9)}, 9)
+    st("overflow", {"x": t("F32", [1 << 62, 4], 0, 0)}, 0)
+    st("eight_dims", {"x": t("BOOL", [1, 1, 1, 1, 1, 1, 1, 3], 0, 3)}, 3)
+
+
 shutil.rmtree(OUT, ignore_errors=True)
 os.makedirs(OUT)
 every_type()
 split()
 one_file()
 sharded()
+seeds()
 for folder, _, files in os.walk(OUT):
     for f in files:
         os.chmod(os.path.join(folder, f), 0o644)  # safetensors writes 0600
