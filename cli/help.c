@@ -125,7 +125,7 @@ void help_overview(struct buf *out)
     buf_adds(out,
              "\nExamples:\n"
              "  yoke run -m ./Qwen3-8B --chat -p \"Why is the sky blue?\" --tp 4\n"
-             "  yoke run --config configs/predict_qwen3_8b.yaml --load_checkpoint ./Qwen3-8B "
+             "  yoke run --config configs/predict_qwen3_8b.yaml --load_checkpoint ./Qwen3-8B \\\n      "
              "--predict_data \"Hello\"\n\n"
              "'yoke COMMAND --help' lists a command's options; 'yoke help NAME' explains an option or a YAML "
              "key.\n\n");

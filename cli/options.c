@@ -196,12 +196,20 @@ static bool begins_section(const char *words, const char *path, size_t len)
     return false;
 }
 
-bool is_section(const char *path)
+bool is_option_section(const char *path)
 {
     size_t len = strlen(path);
     for (size_t i = 0; i < OPT_COUNT; i++)
         if (begins_section(option_table[i].yaml, path, len))
             return true;
+    return false;
+}
+
+bool is_section(const char *path)
+{
+    size_t len = strlen(path);
+    if (is_option_section(path))
+        return true;
     for (size_t i = 0; i < n_ignored; i++)
         if (begins_section(ignored_table[i].patterns, path, len))
             return true;
@@ -214,17 +222,18 @@ bool is_section(const char *path)
 const char *nearest_flag(const char *typed, unsigned commands, struct arena *a)
 {
     struct suggest s;
+    typed += strspn(typed, "-");
     suggest_init(&s, typed, strlen(typed));
-    suggest_try(&s, "--help", 6);
+    suggest_try(&s, "help", 4);
     for (size_t i = 0; i < OPT_COUNT; i++) {
         const char *at = option_table[i].flags, *w;
         size_t n;
         if (option_table[i].commands & commands)
             while ((w = next_word(&at, &n)))
                 if (w[1] == '-')
-                    suggest_try(&s, w, strcspn(w, " ="));
+                    suggest_try(&s, w + 2, strcspn(w + 2, " ="));
     }
-    return s.best ? arena_strndup(a, s.best, s.best_len) : NULL;
+    return s.best ? arena_printf(a, "--%.*s", (int)s.best_len, s.best) : NULL;
 }
 
 const char *nearest_path(const char *typed, struct arena *a)
@@ -234,8 +243,12 @@ const char *nearest_path(const char *typed, struct arena *a)
     const char *at, *w;
     size_t n;
     for (size_t i = 0; i < OPT_COUNT; i++)
-        for (at = option_table[i].yaml; (w = next_word(&at, &n));)
+        for (at = option_table[i].yaml; (w = next_word(&at, &n));) {
             suggest_try_path(&s, w, n);
+            for (size_t dot = n; dot > 0; dot--) /* the sections above it */
+                if (w[dot - 1] == '.')
+                    suggest_try_path(&s, w, dot - 1);
+        }
     for (size_t i = 0; i < n_shapes; i++)
         suggest_try_path(&s, shape_table[i].path, strlen(shape_table[i].path));
     for (size_t i = 0; i < n_ignored; i++)

@@ -91,6 +91,7 @@ const char *ignored_reason(const char *path, struct arena *a, const char **ret_s
 const struct shape_key *shape_by_path(const char *path);
 /* True if known keys stand below this path (it is a section). */
 bool is_section(const char *path);
+bool is_option_section(const char *path); /* options among them, so that it must be a mapping */
 
 /* The known flag, or YAML path, nearest to what was typed; NULL if nothing is near. */
 const char *nearest_flag(const char *typed, unsigned commands, struct arena *a);

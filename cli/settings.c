@@ -303,28 +303,48 @@ static void warn_unknown(struct parser *p, const struct yaml_node *key, const ch
     buf_release(&where);
 }
 
+static int not_a_section(struct parser *p, const struct yaml_node *v, const char *path)
+{
+    struct buf where = BUF_INIT, found = BUF_INIT;
+    yaml_position(v, &where);
+    yaml_describe(v, &found);
+    int err = err_set(p->e, ERR_USAGE, "%s: %s should be a mapping with keys of its own, but is %s", where.s,
+                      path, found.s);
+    buf_release(&where);
+    buf_release(&found);
+    return err;
+}
+
 /* Names every key that changes nothing, and collects what the YAML claims about the model. */
-static void walk(struct parser *p, const struct yaml_node *map, const char *prefix)
+static int walk(struct parser *p, const struct yaml_node *map, const char *prefix)
 {
     struct arena *a = p->s->mem;
-    for (size_t i = 0; i < map->n; i++) {
+    int err = 0;
+    for (size_t i = 0; i < map->n && !err; i++) {
         const struct yaml_node *v = map->value[i];
         const char *path = *prefix ? arena_printf(a, "%s.%s", prefix, map->key[i]->text) : map->key[i]->text;
         const struct option *o = option_by_path(path);
         const char *shown = path;
-        if (o && (!(o->flag & OF_NO_EFFECT) || option_is_unset(o, v)))
-            continue;
-        if (o)
-            note_ignored(p, path);
-        else if (shape_by_path(path))
+        bool known_section = is_section(path);
+        if (o) {
+            if ((o->flag & OF_NO_EFFECT) && !option_is_unset(o, v))
+                note_ignored(p, path);
+        } else if (shape_by_path(path)) {
             note_shape(p, path, v);
-        else if (v->kind == YAML_MAP && is_section(path))
-            walk(p, v, path);
-        else if (ignored_reason(path, a, &shown))
-            note_ignored(p, shown);
-        else if (!is_section(path) || !yaml_is_null(v))
-            warn_unknown(p, map->key[i], path);
+        } else if (known_section && v->kind == YAML_MAP) {
+            err = walk(p, v, path);
+        } else if (known_section && yaml_is_null(v)) {
+            continue; /* a section without anything in it */
+        } else if (is_option_section(path)) {
+            err = not_a_section(p, v, path);
+        } else if (ignored_reason(path, a, &shown)) {
+            if (!yaml_is_null(v))
+                note_ignored(p, shown);
+        } else if (!v->aliased && (*prefix || strncmp(path, "x-", 2))) {
+            warn_unknown(p, map->key[i], path); /* aliased and x-...: the user's own, for use elsewhere */
+        }
     }
+    return err;
 }
 
 static const char *source_of(struct parser *p, const struct yaml_node *n, const char *path)
@@ -380,7 +400,9 @@ static int read_row(struct parser *p, const struct option *o)
 
 static int read_tree(struct parser *p)
 {
-    walk(p, p->root, "");
+    int walk_err = walk(p, p->root, "");
+    if (walk_err)
+        return walk_err;
     if (p->n_unknown > MAX_WARNINGS)
         warn_to(p->warn, "%zu more unknown keys", p->n_unknown - MAX_WARNINGS);
     if (p->n_unshown)

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/mem.h"
 
@@ -66,6 +67,12 @@ void suggest_try_path(struct suggest *s, const char *candidate, size_t n)
 {
     size_t at_typed = leaf_at(s->typed, s->n), at = leaf_at(candidate, n);
     int halves = 2 * edit_distance(s->typed + at_typed, s->n - at_typed, candidate + at, n - at);
-    halves += at_typed != at || memcmp(s->typed, candidate, at);
+    /* "generation" for "generation_config": the beginning of a word that is two */
+    size_t n_leaf = s->n - at_typed;
+    if (n_leaf >= 5 && n - at > n_leaf && candidate[at + n_leaf] == '_' &&
+        !strncasecmp(s->typed + at_typed, candidate + at, n_leaf))
+        halves = MIN(halves, 3);
+    if (at_typed != at || memcmp(s->typed, candidate, at))
+        halves += edit_distance(s->typed, at_typed, candidate, at) <= 2 ? 1 : 2;
     offer(s, candidate, n, halves, s->n - at_typed);
 }

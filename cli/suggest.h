@@ -19,7 +19,8 @@ struct suggest {
 };
 void suggest_init(struct suggest *s, const char *typed, size_t n);
 void suggest_try(struct suggest *s, const char *candidate, size_t n);
-/* For dotted paths: the last parts are compared; that the sections differ counts as half an edit. */
+/* For dotted paths: the last parts are compared; that the sections differ counts as half an
+ * edit, or one where they differ much. */
 void suggest_try_path(struct suggest *s, const char *candidate, size_t n);
 
 #endif

@@ -215,6 +215,7 @@ static int on_alias(struct reader *r, struct fy_token *t, int line, int column)
             if (!r->anchor[i].node)
                 return err_set(r->e, ERR_USAGE, "%s:%d:%d: *%s stands inside the value that it names",
                                r->where, line, column, name);
+            r->anchor[i].node->aliased = true;
             int err = count(r, r->anchor[i].node->weight, line, column);
             return err ? err : place(r, r->anchor[i].node, line, column);
         }
@@ -278,6 +279,12 @@ static int on_event(struct reader *r, struct fy_event *ev, int *documents)
 {
     const struct fy_mark *mark = fy_event_start_mark(ev);
     int line = mark ? mark->line + 1 : 1, column = mark ? mark->column + 1 : 1;
+    /* libfyaml's marks begin behind a quote or a '*'; a person looks for the character itself. */
+    enum fy_scalar_style style = FYSS_PLAIN;
+    if (ev->type == FYET_SCALAR && ev->scalar.value)
+        style = fy_token_scalar_style(ev->scalar.value);
+    if (column > 1 && (ev->type == FYET_ALIAS || style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED))
+        column--;
     switch (ev->type) {
     case FYET_DOCUMENT_START:
         if (++*documents > 1)

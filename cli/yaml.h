@@ -29,6 +29,7 @@ enum yaml_kind { YAML_SCALAR, YAML_SEQ, YAML_MAP };
 
 struct yaml_node {
     enum yaml_kind kind;
+    bool aliased;      /* an alias or a merge key stands for it elsewhere */
     bool quoted;       /* scalar: written in quotes or as a block, so it is a string whatever it looks like */
     int line, column;  /* from 1; line 0: it came from a flag */
     const char *where; /* file name, or the flag ("--a.b.c") */
