@@ -267,5 +267,7 @@ void matmul_kernels_init(struct matmul_kernels *k, int cpu_level)
 #if defined(__x86_64__)
     if (cpu_level >= CPU_AVX2 && cpu_level < CPU_NEON)
         matmul_init_avx2(k);
+    if (cpu_level >= CPU_AVX512 && cpu_level < CPU_NEON)
+        matmul_init_avx512(k);
 #endif
 }

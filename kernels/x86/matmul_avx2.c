@@ -55,6 +55,7 @@ INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, co
     for (int v = 0; v < 8; v++) {
         __m256i add = pairs(code[v], q, v);
         sum[v / fit] = v % fit ? _mm256_add_epi16(sum[v / fit], add) : add;
+        IN_REGISTER(sum[v / fit]);
     }
     if (bits == 4)
         isum[0] = widen(sum[0]);
@@ -72,15 +73,17 @@ INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, co
 INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
 {
 #pragma GCC unroll 8
-    for (int v = 0; v < 8; v++)
+    for (int v = 0; v < 8; v++) {
         isum = _mm256_add_epi32(isum, widen(signed_pairs(_mm256_abs_epi8(code[v]), code[v], q, v)));
+        IN_REGISTER(isum);
+    }
     return isum;
 }
 
 /* ---- blocks of tokens: integers ---- */
 
-#define TILE    4 /* tokens of a tile */
-#define STRETCH 8 /* groups unpacked at a time */
+#define HALF_L2 (192 * 1024) /* Zen 3 has 512 KiB, Haswell to Skylake clients 256 */
+#define STRETCH 8            /* groups unpacked at a time */
 
 struct scratch {
     __m256i code[STRETCH][8];
@@ -104,34 +107,60 @@ INLINE void unpack(const struct wmat *w, enum dtype t, struct walk *k, int n_gro
 }
 
 /* acc[i] goes on over n_groups groups for tokens i < n. rec: the first token's record; g0: its first group
- * there. */
+ * there. The order of the loops keeps a vector of codes in a register while it meets the tokens. */
 INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
                      const uint8_t *rec, size_t act_stride, int32_t g0, int n, __m256 *acc_at)
 {
+    const int bits = panel_formats[t].bits, offset = panel_formats[t].offset;
+    const int fit = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; /* results that fit in int16 */
+    const int halves = t == DT_Q6_K ? 2 : 1, n_v = 8 / halves;
     __m256 acc[TILE];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = acc_at[i];
     const uint8_t *q = rec + a->code_at + 32 * (size_t)g0;
     for (int g = 0; g < n_groups; g++, q += 32) {
         const uint8_t *scales = rec + a->scale_at + 4 * (g0 + g), *asums = rec + a->sum_at + 4 * (g0 + g),
                       *isums = rec + a->isum_at + 4 * (g0 + g);
-#pragma GCC unroll 4
-        for (int i = 0; i < n; i++) {
-            size_t at = (size_t)i * act_stride;
-            __m256i isum[2];
-            __m256 ascale = _mm256_set1_ps(load_float(scales + at));
-            dots_group(t, s->code[g], q + at, isums + at, isum);
-            acc[i] =
-                _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[0]), _mm256_mul_ps(s->scale[g][0], ascale), acc[i]);
-            if (t == DT_Q6_K)
-                acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[1]), _mm256_mul_ps(s->scale[g][1], ascale),
-                                         acc[i]);
-            if (panel_formats[t].has_min)
-                acc[i] = _mm256_fmadd_ps(s->min[g], _mm256_set1_ps(load_float(asums + at)), acc[i]);
+#pragma GCC unroll 2
+        for (int h = 0; h < halves; h++) {
+            __m256i isum[TILE];
+#pragma GCC unroll 8
+            for (int v0 = h * n_v; v0 < (h + 1) * n_v; v0 += fit) {
+                __m256i sum[TILE];
+#pragma GCC unroll 8
+                for (int v = v0; v < v0 + fit; v++) {
+                    __m256i code = s->code[g][v], magnitude = bits == 8 ? _mm256_abs_epi8(code) : code;
+#pragma GCC unroll 8
+                    for (int i = 0; i < n; i++) {
+                        const uint8_t *qi = q + (size_t)i * act_stride;
+                        __m256i add = bits == 8 ? signed_pairs(magnitude, code, qi, v) : pairs(code, qi, v);
+                        sum[i] = v > v0 ? _mm256_add_epi16(sum[i], add) : add;
+                        IN_REGISTER(sum[i]);
+                    }
+                }
+#pragma GCC unroll 8
+                for (int i = 0; i < n; i++) {
+                    isum[i] = v0 > h * n_v ? _mm256_add_epi32(isum[i], widen(sum[i])) : widen(sum[i]);
+                    IN_REGISTER(isum[i]);
+                }
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) {
+                size_t at = (size_t)i * act_stride;
+                if (offset)
+                    isum[i] =
+                        _mm256_add_epi32(isum[i], correction(isums + at, halves == 2 && h == 1 ? 0 : -offset,
+                                                             halves == 2 && h == 0 ? 0 : -offset));
+                acc[i] = _mm256_fmadd_ps(
+                    _mm256_cvtepi32_ps(isum[i]),
+                    _mm256_mul_ps(s->scale[g][h], _mm256_set1_ps(load_float(scales + at))), acc[i]);
+                if (panel_formats[t].has_min)
+                    acc[i] = _mm256_fmadd_ps(s->min[g], _mm256_set1_ps(load_float(asums + at)), acc[i]);
+            }
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc_at[i] = acc[i];
 }
@@ -140,54 +169,37 @@ INLINE void tile_qc(const struct scratch *s, int n_groups, const uint8_t *q, siz
                     __m256i *acc_at)
 {
     __m256i acc[TILE];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = acc_at[i];
     for (int g = 0; g < n_groups; g++, q += 32) {
 #pragma GCC unroll 8
         for (int v = 0; v < 8; v++) {
             __m256i code = s->code[g][v], magnitude = _mm256_abs_epi8(code);
-#pragma GCC unroll 4
-            for (int i = 0; i < n; i++)
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) {
                 acc[i] = _mm256_add_epi32(
                     acc[i], widen(signed_pairs(magnitude, code, q + (size_t)i * act_stride, v)));
+                IN_REGISTER(acc[i]);
+            }
         }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc_at[i] = acc[i];
 }
 
-INLINE void tiles_q32(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
+INLINE void tiles_int(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
                       const uint8_t *act, size_t act_stride, int32_t g0, int32_t n_tokens, __m256 *acc)
 {
     for (int32_t i = 0; i < n_tokens;) {
         int n = tile_tokens(n_tokens - i, TILE);
         const uint8_t *rec = act + (size_t)i * act_stride;
-        if (n == 4)
-            tile_q32(t, s, n_groups, a, rec, act_stride, g0, 4, acc + i);
-        else if (n == 3)
-            tile_q32(t, s, n_groups, a, rec, act_stride, g0, 3, acc + i);
-        else if (n == 2)
-            tile_q32(t, s, n_groups, a, rec, act_stride, g0, 2, acc + i);
+        if (t == DT_I8C)
+            WITH_CONSTANT(n, tile_qc(s, n_groups, rec + a->code_at + 32 * (size_t)g0, act_stride, N,
+                                     (__m256i *)(acc + i)))
         else
-            tile_q32(t, s, n_groups, a, rec, act_stride, g0, 1, acc + i);
-        i += n;
-    }
-}
-INLINE void tiles_qc(const struct scratch *s, int n_groups, const uint8_t *q, size_t act_stride,
-                     int32_t n_tokens, __m256i *acc)
-{
-    for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, TILE);
-        if (n == 4)
-            tile_qc(s, n_groups, q + (size_t)i * act_stride, act_stride, 4, acc + i);
-        else if (n == 3)
-            tile_qc(s, n_groups, q + (size_t)i * act_stride, act_stride, 3, acc + i);
-        else if (n == 2)
-            tile_qc(s, n_groups, q + (size_t)i * act_stride, act_stride, 2, acc + i);
-        else
-            tile_qc(s, n_groups, q + (size_t)i * act_stride, act_stride, 1, acc + i);
+            WITH_CONSTANT(n, tile_q32(t, s, n_groups, a, rec, act_stride, g0, N, acc + i))
         i += n;
     }
 }
@@ -206,10 +218,7 @@ INLINE void block_int(const struct wmat *w, enum dtype t, const struct act_layou
         for (int32_t g = cuts_group(&w->cuts, c); g < end; g += STRETCH) {
             int n = MIN(STRETCH, end - g);
             unpack(w, t, &k, n, &s);
-            if (t == DT_I8C)
-                tiles_qc(&s, n, act + a->code_at + 32 * (size_t)g, act_stride, n_tokens, (__m256i *)acc);
-            else
-                tiles_q32(t, &s, n, a, act, act_stride, g, n_tokens, acc);
+            tiles_int(t, &s, n, a, act, act_stride, g, n_tokens, acc);
         }
         for (int32_t i = 0; i < n_tokens; i++) {
             __m256 leaf = acc[i];
@@ -232,41 +241,15 @@ INLINE void mul_int(const struct wmat *w, enum dtype t, const uint8_t *act, size
 {
     struct act_layout a;
     act_layout_init(&a, act_kind_of(t), w->cols, &w->cuts);
-    int32_t block = block_tokens(a.row_bytes, TILE);
+    int32_t block = block_tokens(HALF_L2, a.row_bytes, TILE);
     for (int32_t i = 0; i < n_tokens; i += block)
         for (int32_t p = panel0; p < panel1; p++)
             block_int(w, t, &a, act + (size_t)i * act_stride, act_stride, MIN(block, n_tokens - i), p,
                       y + (size_t)i * ldy, ldy);
 }
 
-#define MUL_INT(name, dtype, few)                                                                            \
-    static void mul_##name(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,       \
-                           int32_t panel0, int32_t panel1, float *y, size_t ldy)                             \
-    {                                                                                                        \
-        if (n_tokens == 1)                                                                                   \
-            few(dtype, 1);                                                                                   \
-        else if (n_tokens == 2)                                                                              \
-            few(dtype, 2);                                                                                   \
-        else if (n_tokens == 3)                                                                              \
-            few(dtype, 3);                                                                                   \
-        else                                                                                                 \
-            mul_int(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);                            \
-    }
-#define FEW_Q32(dtype, n) few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
-#define FEW_QC(dtype, n)  few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
-MUL_INT(q8_0, DT_Q8_0, FEW_Q32)
-MUL_INT(q4_0, DT_Q4_0, FEW_Q32) /* and i4g */
-MUL_INT(q4_1, DT_Q4_1, FEW_Q32)
-MUL_INT(q5_0, DT_Q5_0, FEW_Q32)
-MUL_INT(q5_1, DT_Q5_1, FEW_Q32)
-MUL_INT(q4_k, DT_Q4_K, FEW_Q32)
-MUL_INT(q5_k, DT_Q5_K, FEW_Q32)
-MUL_INT(q6_k, DT_Q6_K, FEW_Q32)
-MUL_INT(i8c, DT_I8C, FEW_QC)
-
 /* ---- blocks of tokens: floats ---- */
 
-#define FLOAT_TILE    6
 #define FLOAT_STRETCH 128 /* columns */
 
 struct float_scratch {
@@ -277,7 +260,7 @@ struct float_scratch {
 INLINE void tile_float(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride, int n,
                        __m256 (*acc_at)[2])
 {
-    __m256 acc[FLOAT_TILE][2];
+    __m256 acc[TILE][2];
 #pragma GCC unroll 6
     for (int i = 0; i < n; i++) {
         acc[i][0] = acc_at[i][0];
@@ -303,27 +286,9 @@ static void tiles_float(const struct float_scratch *s, int n_cols, const uint8_t
                         int32_t n_tokens, __m256 (*acc)[2])
 {
     for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, FLOAT_TILE);
+        int n = tile_tokens(n_tokens - i, TILE);
         const uint8_t *xi = x + (size_t)i * act_stride;
-        switch (n) {
-        case 6:
-            tile_float(s, n_cols, xi, act_stride, 6, acc + i);
-            break;
-        case 5:
-            tile_float(s, n_cols, xi, act_stride, 5, acc + i);
-            break;
-        case 4:
-            tile_float(s, n_cols, xi, act_stride, 4, acc + i);
-            break;
-        case 3:
-            tile_float(s, n_cols, xi, act_stride, 3, acc + i);
-            break;
-        case 2:
-            tile_float(s, n_cols, xi, act_stride, 2, acc + i);
-            break;
-        default:
-            tile_float(s, n_cols, xi, act_stride, 1, acc + i);
-        }
+        WITH_CONSTANT(n, tile_float(s, n_cols, xi, act_stride, N, acc + i))
         i += n;
     }
 }
@@ -362,25 +327,13 @@ INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, 
 INLINE void mul_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
                       int32_t n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
-    if (n_tokens == 1) {
-        one_float(w, t, (const float *)(const void *)act, panel0, panel1, y);
-        return;
-    }
-    int32_t block = block_tokens(4 * (size_t)w->cols, FLOAT_TILE);
+    int32_t block = block_tokens(HALF_L2, 4 * (size_t)w->cols, TILE);
     for (int32_t i = 0; i < n_tokens; i += block)
         for (int32_t p = panel0; p < panel1; p += 2)
             block_float(w, t, act + (size_t)i * act_stride, act_stride, MIN(block, n_tokens - i), p,
                         MIN(2, panel1 - p), y + (size_t)i * ldy, ldy);
 }
-#define MUL_FLOAT(name, dtype)                                                                               \
-    static void mul_##name(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,       \
-                           int32_t panel0, int32_t panel1, float *y, size_t ldy)                             \
-    {                                                                                                        \
-        mul_float(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);                              \
-    }
-MUL_FLOAT(f32, DT_F32)
-MUL_FLOAT(f16, DT_F16)
-MUL_FLOAT(bf16, DT_BF16)
+DEFINE_SLOTS
 
 /* ---- activations ---- */
 
@@ -476,16 +429,5 @@ static void quantize(const struct act_layout *a, const float *x, void *record_at
 void matmul_init_avx2(struct matmul_kernels *k)
 {
     k->quantize = quantize;
-    k->mul[DT_F32] = mul_f32;
-    k->mul[DT_F16] = mul_f16;
-    k->mul[DT_BF16] = mul_bf16;
-    k->mul[DT_Q8_0] = mul_q8_0;
-    k->mul[DT_Q4_0] = k->mul[DT_I4G] = mul_q4_0;
-    k->mul[DT_Q4_1] = mul_q4_1;
-    k->mul[DT_Q5_0] = mul_q5_0;
-    k->mul[DT_Q5_1] = mul_q5_1;
-    k->mul[DT_Q4_K] = mul_q4_k;
-    k->mul[DT_Q5_K] = mul_q5_k;
-    k->mul[DT_Q6_K] = mul_q6_k;
-    k->mul[DT_I8C] = mul_i8c;
+    set_slots(k);
 }

@@ -24,6 +24,10 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Compilers know that integer sums may be reordered, and GCC does it: it keeps all terms for a balanced sum,
+ * in memory. This makes a partial sum opaque, so that it stays one register to which terms are added. */
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
+
 INLINE __m256i load256(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -320,12 +324,11 @@ INLINE void one_float(const struct wmat *w, enum dtype t, const float *x, int32_
 
 /* ---- blocks of tokens ---- */
 
-/* Tokens of a block: as many as keep the activations in half of a small second-level cache, a multiple of the
- * tile. */
+/* Tokens of a block: as many as keep the activations in cache_bytes, in whole tiles. */
 #define BLOCK_TOKENS 48
-INLINE int32_t block_tokens(size_t act_bytes, int tile)
+INLINE int32_t block_tokens(size_t cache_bytes, size_t act_bytes, int tile)
 {
-    size_t n = 192 * 1024 / (act_bytes + 1) / (size_t)tile * (size_t)tile;
+    size_t n = cache_bytes / (act_bytes + 1) / (size_t)tile * (size_t)tile;
     return n < (size_t)tile ? tile : n > BLOCK_TOKENS ? BLOCK_TOKENS : (int32_t)n;
 }
 /* How many tokens the next tile takes: equal shares, since a tile of 1 costs nearly as much as a full one. */
@@ -334,5 +337,68 @@ INLINE int tile_tokens(int32_t left, int tile)
     int32_t tiles = (left + tile - 1) / tile;
     return (int)((left + tiles - 1) / tiles);
 }
+
+/* `call` with N a constant: the number of tokens, 1..TILE. */
+#define TILE 6
+#define CASE_N(n, call)                                                                                      \
+    case n: {                                                                                                \
+        enum { N = n };                                                                                      \
+        call;                                                                                                \
+        break;                                                                                               \
+    }
+#define WITH_CONSTANT(n, call)                                                                               \
+    switch (n) {                                                                                             \
+        CASE_N(1, call)                                                                                      \
+        CASE_N(2, call)                                                                                      \
+        CASE_N(3, call)                                                                                      \
+        CASE_N(4, call)                                                                                      \
+        CASE_N(5, call)                                                                                      \
+        CASE_N(6, call)                                                                                      \
+    }
+
+/* The slots of a level. mul_int, mul_float: what the level does with more than FEW tokens. */
+#define MUL(name, body)                                                                                      \
+    static void mul_##name(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,       \
+                           int32_t panel0, int32_t panel1, float *y, size_t ldy)                             \
+    {                                                                                                        \
+        body                                                                                                 \
+    }
+#define MUL_INT(name, dtype, few)                                                                            \
+    MUL(name, if (n_tokens == 1) few(dtype, 1); else if (n_tokens == 2) few(dtype, 2);                       \
+        else if (n_tokens == 3) few(dtype, 3);                                                               \
+        else mul_int(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
+#define FEW_Q32(dtype, n) few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
+#define FEW_QC(dtype, n)  few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
+#define MUL_FLOAT(name, dtype)                                                                               \
+    MUL(name, if (n_tokens == 1) one_float(w, dtype, act, panel0, panel1, y);                                \
+        else mul_float(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
+#define DEFINE_SLOTS                                                                                         \
+    MUL_FLOAT(f32, DT_F32)                                                                                   \
+    MUL_FLOAT(f16, DT_F16)                                                                                   \
+    MUL_FLOAT(bf16, DT_BF16)                                                                                 \
+    MUL_INT(q8_0, DT_Q8_0, FEW_Q32)                                                                          \
+    MUL_INT(q4_0, DT_Q4_0, FEW_Q32)                                                                          \
+    MUL_INT(q4_1, DT_Q4_1, FEW_Q32)                                                                          \
+    MUL_INT(q5_0, DT_Q5_0, FEW_Q32)                                                                          \
+    MUL_INT(q5_1, DT_Q5_1, FEW_Q32)                                                                          \
+    MUL_INT(q4_k, DT_Q4_K, FEW_Q32)                                                                          \
+    MUL_INT(q5_k, DT_Q5_K, FEW_Q32)                                                                          \
+    MUL_INT(q6_k, DT_Q6_K, FEW_Q32)                                                                          \
+    MUL_INT(i8c, DT_I8C, FEW_QC)                                                                             \
+    static void set_slots(struct matmul_kernels *k)                                                          \
+    {                                                                                                        \
+        k->mul[DT_F32] = mul_f32;                                                                            \
+        k->mul[DT_F16] = mul_f16;                                                                            \
+        k->mul[DT_BF16] = mul_bf16;                                                                          \
+        k->mul[DT_Q8_0] = mul_q8_0;                                                                          \
+        k->mul[DT_Q4_0] = k->mul[DT_I4G] = mul_q4_0; /* the same panels and products */                      \
+        k->mul[DT_Q4_1] = mul_q4_1;                                                                          \
+        k->mul[DT_Q5_0] = mul_q5_0;                                                                          \
+        k->mul[DT_Q5_1] = mul_q5_1;                                                                          \
+        k->mul[DT_Q4_K] = mul_q4_k;                                                                          \
+        k->mul[DT_Q5_K] = mul_q5_k;                                                                          \
+        k->mul[DT_Q6_K] = mul_q6_k;                                                                          \
+        k->mul[DT_I8C] = mul_i8c;                                                                            \
+    }
 
 #endif
