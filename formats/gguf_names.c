@@ -76,15 +76,15 @@ static const struct tensor_name {
 static const struct config_key {
     const char *gguf, *hf;
     enum { INT, REAL, BOOL } kind;
-    enum { OPTIONAL, REQUIRED } need;
+    enum { OPTIONAL, REQUIRED, POSITIVE } need; /* the last: required, and not 0 */
     unsigned archs;
 } config_keys[] =
     {
-        {".embedding_length", "hidden_size", INT, REQUIRED, ALL},
-        {".block_count", "num_hidden_layers", INT, REQUIRED, ALL},
-        {".attention.head_count", "num_attention_heads", INT, REQUIRED, ALL},
-        {".feed_forward_length", "intermediate_size", INT, REQUIRED, ALL},
-        {".context_length", "max_position_embeddings", INT, REQUIRED, ALL},
+        {".embedding_length", "hidden_size", INT, POSITIVE, ALL},
+        {".block_count", "num_hidden_layers", INT, POSITIVE, ALL},
+        {".attention.head_count", "num_attention_heads", INT, POSITIVE, ALL},
+        {".feed_forward_length", "intermediate_size", INT, POSITIVE, ALL},
+        {".context_length", "max_position_embeddings", INT, POSITIVE, ALL},
         {".attention.layer_norm_rms_epsilon", "rms_norm_eps", REAL, REQUIRED, ALL},
         {".attention.sliding_window", "sliding_window", INT, OPTIONAL, ALL},
         {".attention.scale", "attention_multiplier", REAL, OPTIONAL, ALL},
@@ -274,7 +274,7 @@ static int copy_keys(const struct maker *m, const struct config_key *k, size_t n
     char full[KEY_BYTES];
     for (; n; n--, k++) {
         bool found = false, b;
-        int64_t i;
+        int64_t i = 0;
         double d;
         int rc = 0;
         if (!(k->archs & m->a->bit))
@@ -296,7 +296,10 @@ static int copy_keys(const struct maker *m, const struct config_key *k, size_t n
             if (!rc && found)
                 json_object_set_new(to, k->hf, json_real(d));
         }
-        if (!rc && !found && k->need == REQUIRED)
+        if (!rc && found && k->need == POSITIVE && i < 1)
+            rc = err_set(m->e, ERR_FORMAT, "%s: metadata key \"%s\" is %lld; it should be at least 1",
+                         gguf_path(m->g), full, (long long)i);
+        if (!rc && !found && k->need != OPTIONAL)
             rc = err_set(m->e, ERR_FORMAT,
                          "%s has no metadata key \"%s\", which models of architecture %s need",
                          gguf_path(m->g), full, m->a->name);
@@ -347,7 +350,7 @@ static int attention_shape(const struct maker *m)
     if (rc)
         return rc;
     if (!has) {
-        if (heads < 1 || hidden % heads)
+        if (hidden % heads)
             return err_set(
                 m->e, ERR_FORMAT,
                 "%s: an embedding_length of %lld is no multiple of a head_count of %lld, and there is no "

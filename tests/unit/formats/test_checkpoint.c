@@ -343,6 +343,21 @@ static void test_folders_one_after_the_other(void **state)
     remove_folder(d);
 }
 
+/* A file in the current folder, by its bare name. */
+static void test_bare_name(void **state)
+{
+    char old[4096];
+    assert_non_null(getcwd(old, sizeof(old)));
+    assert_int_equal(chdir(GOLDEN("one_file")), 0);
+    struct checkpoint *c = open_ok("model.safetensors", NULL);
+    assert_int_equal(checkpoint_n_tensors(c), 10);
+    checkpoint_close(c);
+    c = open_ok(".", NULL);
+    assert_int_equal(checkpoint_n_tensors(c), 10);
+    checkpoint_close(c);
+    assert_int_equal(chdir(old), 0);
+}
+
 static void test_five_dimensions(void **state)
 {
     char *d = temp_folder();
@@ -384,6 +399,14 @@ static void test_index(void **state)
         d, name,
         "{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"x.safetensors\",\"c\":\"y.safetensors\"}}");
     open_bad(d, ERR_FORMAT, WORDS(name, "2 files that are not there: x.safetensors, y.safetensors"));
+    struct buf many = BUF_INIT;
+    for (int i = 0; i < 20; i++)
+        buf_addf(&many, "%s\"t%d\":\"absent-%02d\"", i ? "," : "{\"weight_map\":{", i, i);
+    buf_adds(&many, "}}");
+    write_text(d, name, many.s);
+    open_bad(d, ERR_FORMAT,
+             WORDS("20 files that are not there: absent-00, absent-01", "absent-07 and 12 more"));
+    buf_release(&many);
     write_text(d, name, "{\"weight_map\":{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}}");
     open_bad(d, ERR_FORMAT, WORDS("\"c\" is in two.safetensors, but it is in none"));
     write_text(d, name, "{\"weight_map\":{\"a\":\"two.safetensors\",\"b\":\"one.safetensors\"}}");
@@ -495,6 +518,22 @@ static void test_gguf_minimal(void **state)
     checkpoint_close(c);
 }
 
+/* Without embeddings (a part of a model?), the tokens tell the size of the vocabulary. */
+static void test_gguf_vocabulary_from_tokens(void **state)
+{
+    struct gguf_spec s = minimal("llama");
+    buf_clear(&s.tensors);
+    s.n_tensors = 0;
+    tensor_f32(&s, "output_norm.weight", 32, 0);
+    key_array(&s, "tokenizer.ggml.tokens", 8, 3);
+    put_str(&s.keys, "a");
+    put_str(&s.keys, "b");
+    put_str(&s.keys, "c");
+    struct checkpoint *c = spec_ok(s);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "vocab_size")), 3);
+    checkpoint_close(c);
+}
+
 static void test_gguf_llama_with_everything(void **state)
 {
     struct gguf_spec s = minimal("llama");
@@ -597,6 +636,21 @@ static const char *type_of(const struct checkpoint *c)
     return json_string_value(json_object_get(checkpoint_config(c), "model_type"));
 }
 
+static struct gguf_spec deepseek_v2(uint32_t key_length, uint32_t value_length)
+{
+    struct gguf_spec s = minimal("deepseek2");
+    key_u32(&s, "deepseek2.expert_count", 16);
+    key_u32(&s, "deepseek2.expert_used_count", 4);
+    key_u32(&s, "deepseek2.expert_feed_forward_length", 24);
+    key_u32(&s, "deepseek2.expert_shared_count", 1);
+    key_u32(&s, "deepseek2.leading_dense_block_count", 1);
+    key_u32(&s, "deepseek2.attention.kv_lora_rank", 16);
+    key_u32(&s, "deepseek2.attention.key_length", key_length);
+    key_u32(&s, "deepseek2.attention.value_length", value_length);
+    key_u32(&s, "deepseek2.rope.dimension_count", 8);
+    return s;
+}
+
 static void test_gguf_architectures(void **state)
 {
     static const struct {
@@ -632,23 +686,17 @@ static void test_gguf_architectures(void **state)
     assert_true(json_is_true(json_object_get(checkpoint_config(c), "norm_topk_prob")));
     checkpoint_close(c);
 
-    s = minimal("deepseek2");
-    static const struct {
-        const char *key;
-        uint32_t v;
-    } ints[] = {
-        {"expert_count", 16},           {"expert_used_count", 4},         {"expert_feed_forward_length", 24},
-        {"expert_shared_count", 1},     {"leading_dense_block_count", 1}, {"expert_gating_func", 2},
-        {"attention.head_count_kv", 1}, {"attention.kv_lora_rank", 16},   {"attention.key_length", 24},
-        {"attention.value_length", 16}, {"attention.key_length_mla", 20}, {"attention.value_length_mla", 12},
-        {"rope.dimension_count", 8}};
-    for (size_t i = 0; i < ARRAY_LEN(ints); i++) {
-        char key[64];
-        snprintf(key, sizeof(key), "deepseek2.%s", ints[i].key);
-        key_u32(&s, key, ints[i].v);
-    }
+    s = deepseek_v2(24, 16); /* of the compressed form; V3's true ones and its gating: */
+    key_u32(&s, "deepseek2.attention.head_count_kv", 1);
+    key_u32(&s, "deepseek2.attention.key_length_mla", 20);
+    key_u32(&s, "deepseek2.attention.value_length_mla", 12);
+    key_u32(&s, "deepseek2.expert_gating_func", 2);
     key_bool(&s, "deepseek2.expert_weights_norm", 1);
     key_f32(&s, "deepseek2.expert_weights_scale", 2.5f);
+    key_str(&s, "deepseek2.rope.scaling.type", "yarn");
+    key_f32(&s, "deepseek2.rope.scaling.factor", 40);
+    key_u32(&s, "deepseek2.rope.scaling.original_context_length", 4096);
+    key_f32(&s, "deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f);
     c = spec_ok(s);
     assert_config(
         checkpoint_config(c),
@@ -660,8 +708,29 @@ static void test_gguf_architectures(void **state)
         "\"n_routed_experts\":16,\"num_experts_per_tok\":4,\"moe_intermediate_size\":24,"
         "\"n_shared_experts\":1,\"first_k_dense_replace\":1,\"norm_topk_prob\":true,"
         "\"routed_scaling_factor\":2.5,\"scoring_func\":\"sigmoid\",\"topk_method\":\"noaux_tc\","
-        "\"dtype\":\"float32\",\"hidden_act\":\"silu\"}");
+        "\"dtype\":\"float32\",\"hidden_act\":\"silu\",\"rope_scaling\":{\"rope_type\":\"yarn\","
+        "\"factor\":40.0,\"original_max_position_embeddings\":4096,\"mscale\":0.707,"
+        "\"mscale_all_dim\":0.707}}");
     checkpoint_close(c);
+
+    /* V2, an older file, without compressed lengths */
+    s = deepseek_v2(24, 16);
+    c = spec_ok(s);
+    assert_string_equal(type_of(c), "deepseek_v2");
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "qk_nope_head_dim")), 16);
+    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "v_head_dim")), 16);
+    assert_string_equal(json_string_value(json_object_get(checkpoint_config(c), "topk_method")), "greedy");
+    checkpoint_close(c);
+    s = deepseek_v2(24, 16);
+    key_u32(&s, "deepseek2.expert_group_count", 8);
+    c = spec_ok(s);
+    assert_string_equal(json_string_value(json_object_get(checkpoint_config(c), "topk_method")),
+                        "group_limited_greedy");
+    checkpoint_close(c);
+    s = deepseek_v2(24, 16);
+    key_u32(&s, "deepseek2.expert_weights_norm", 1);
+    spec_bad(s, ERR_FORMAT, WORDS("\"deepseek2.expert_weights_norm\" should be of type bool"));
+    spec_bad(deepseek_v2(8, 16), ERR_FORMAT, WORDS("attention.key_length (8)", "rope.dimension_count (8)"));
 }
 
 static void test_gguf_names(void **state)
@@ -766,12 +835,34 @@ static void test_gguf_bad_models(void **state)
     key_u32(&s, "llama.rope.dimension_count", 16);
     spec_bad(s, ERR_FORMAT, WORDS("rope.dimension_count is 16", "8"));
 
+    s = minimal("llama");
+    s.n_keys = 0;
+    buf_clear(&s.keys);
+    key_str(&s, "general.architecture", "llama");
+    key_u32(&s, "llama.embedding_length", 32);
+    key_u32(&s, "llama.block_count", 2);
+    key_u32(&s, "llama.attention.head_count", 0);
+    spec_bad(s, ERR_FORMAT, WORDS("\"llama.attention.head_count\" is 0", "at least 1"));
+    s = minimal("llama");
+    for (size_t i = 0; i + 24 < s.keys.len; i++)
+        if (!memcmp(s.keys.s + i, "attention.head_count\4\0\0\0\4", 25))
+            s.keys.s[i + 24] = 5;
+    spec_bad(s, ERR_FORMAT, WORDS("embedding_length of 32", "head_count of 5", "attention.key_length"));
+
     s = minimal("llama"); /* two GGUF names, one name after mapping */
     tensor_f32(&s, "model.embed_tokens.weight", 4, 4);
     spec_bad(s, ERR_FORMAT, WORDS("\"model.embed_tokens.weight\" is there twice"));
     s = minimal("llama");
     tensor_f32(&s, "rope_freqs.weight", 4, 2);
     spec_bad(s, ERR_FORMAT, WORDS("\"rope_freqs.weight\" should be a vector"));
+    s = minimal("llama");
+    tensor_f32(&s, "rope_freqs.weight", 4, 0);
+    struct buf b = gguf_bytes(&s);
+    float zero = 0;
+    memcpy(b.s + b.len - 8, &zero, 4);
+    write_file(test_folder, "model.gguf", b.s, b.len);
+    buf_release(&b);
+    open_bad(test_path, ERR_FORMAT, WORDS("element 2 of \"rope_freqs.weight\" is 0", "positive"));
     s = minimal("llama");
     s.n_data = ROUND_UP(s.n_data, 32);
     tensor_at(&s, "rope_freqs.weight", 26, 4, 0, s.n_data); /* i32 */
@@ -829,7 +920,10 @@ static void test_gguf_split(void **state)
     copy_golden(d, "every_type.gguf", "m-00002-of-00002.gguf");
     open_bad(p1, ERR_FORMAT, WORDS("m-00002-of-00002.gguf", "split.no 1 of 2"));
 
-    struct gguf_spec s = GGUF_SPEC; /* a part with a tensor too few */
+    struct gguf_spec s = minimal("llama");
+    key_u32(&s, "split.count", 99999);
+    spec_bad(s, ERR_LIMIT, WORDS("one of 99999 parts", "at most 10000"));
+    s = (struct gguf_spec)GGUF_SPEC; /* a part with a tensor too few */
     key_u32(&s, "split.no", 1);
     key_u32(&s, "split.count", 2);
     tensor_f32(&s, "output_norm.weight", 32, 0);
@@ -871,9 +965,11 @@ int main(void)
         cmocka_unit_test(test_one_file),
         cmocka_unit_test(test_sharded),
         cmocka_unit_test(test_folders_one_after_the_other),
+        cmocka_unit_test(test_bare_name),
         cmocka_unit_test(test_five_dimensions),
         cmocka_unit_test(test_index),
         cmocka_unit_test(test_gguf_minimal),
+        cmocka_unit_test(test_gguf_vocabulary_from_tokens),
         cmocka_unit_test(test_gguf_llama_with_everything),
         cmocka_unit_test(test_gguf_rope),
         cmocka_unit_test(test_gguf_architectures),

@@ -11,6 +11,11 @@ static struct gguf_spec good(void)
     put_u8(&s.keys, 0xfe);
     key_start(&s, "n.u64", 10);
     put_u64(&s.keys, UINT64_MAX);
+    key_array(&s, "a.u64", 10, 2);
+    put_u64(&s.keys, INT64_MAX);
+    put_u64(&s.keys, (uint64_t)INT64_MAX + 1);
+    key_array(&s, "a.u8", 0, 2);
+    buf_add(&s.keys, "\x80\xff", 2);
     key_start(&s, "n.i64", 11);
     put_u64(&s.keys, (uint64_t)-5);
     key_start(&s, "n.f64", 12);
@@ -48,7 +53,7 @@ static void test_values(void **state)
     assert_int_equal(gguf_open_bytes(b.s, b.len, "mem", &g, &e), 0);
     buf_release(&b); /* what is handed out belongs to the object */
     assert_string_equal(gguf_path(g), "mem");
-    assert_int_equal(gguf_n_keys(g), 12);
+    assert_int_equal(gguf_n_keys(g), 14);
     assert_string_equal(gguf_key(g, 1), "n.u32");
 
     assert_true(gguf_get_string(g, "general.architecture", &str));
@@ -98,6 +103,11 @@ static void test_values(void **state)
     assert_false(gguf_array_int(g, "a.str", 0, &i));
     assert_true(gguf_array_int(g, "a.i16", 1, &i));
     assert_int_equal(i, -1);
+    assert_true(gguf_array_int(g, "a.u8", 1, &i));
+    assert_int_equal(i, 255);
+    assert_true(gguf_array_int(g, "a.u64", 0, &i));
+    assert_int_equal(i, INT64_MAX);
+    assert_false(gguf_array_int(g, "a.u64", 1, &i));
     assert_true(gguf_array_double(g, "a.f32", 1, &d));
     assert_true(d == 2);
     assert_true(gguf_array_double(g, "a.i16", 0, &d));
@@ -388,9 +398,9 @@ static const struct bad bads[] = {
     {"2^63 tensors", ERR_FORMAT, {"9223372036854775808 tensors", "can hold"}, too_many_tensors},
     {"a tensor too many", ERR_FORMAT, {"tensor"}, one_tensor_too_many},
     {"2^64-1 keys", ERR_FORMAT, {"18446744073709551615 metadata keys"}, too_many_keys},
-    {"key length", ERR_FORMAT, {"name of metadata key 12", "truncated"}, key_too_long},
-    {"empty key", ERR_FORMAT, {"name of metadata key 12 is empty"}, key_empty},
-    {"control characters", ERR_FORMAT, {"name of metadata key 12 holds control characters"}, key_control},
+    {"key length", ERR_FORMAT, {"name of metadata key 14", "truncated"}, key_too_long},
+    {"empty key", ERR_FORMAT, {"name of metadata key 14 is empty"}, key_empty},
+    {"control characters", ERR_FORMAT, {"name of metadata key 14 holds control characters"}, key_control},
     {"0 in a key", ERR_FORMAT, {"holds control characters"}, key_with_zero},
     {"long key", ERR_FORMAT, {"longer than 1024"}, key_very_long},
     {"key twice", ERR_FORMAT, {"\"n.u32\" twice"}, key_twice},
@@ -527,6 +537,32 @@ static void test_long_header_from_file(void **state)
     remove_folder(folder);
 }
 
+/* Bounds that only a large (here: sparse) file can break. */
+static void test_limits(void **state)
+{
+    char *folder = temp_folder();
+    struct gguf *g = NULL;
+    struct err e = {0};
+    char *path = path_join(folder, "x.gguf");
+    struct gguf_spec s = GGUF_SPEC;
+    s.n_keys = 100000;
+    struct buf b = gguf_bytes(&s);
+    write_file(folder, "x.gguf", b.s, b.len);
+    buf_release(&b);
+    assert_int_equal(truncate(path, (off_t)1 << 30), 0);
+    assert_error(gguf_open(path, &g, &e), &e, ERR_LIMIT, WORDS("100000 metadata keys", "at most 65536"));
+
+    s = (struct gguf_spec)GGUF_SPEC;
+    key_array(&s, "large", 10, (uint64_t)90 << 20); /* 720 MiB: in the file, but not in a header */
+    b = gguf_bytes(&s);
+    write_file(folder, "x.gguf", b.s, b.len);
+    buf_release(&b);
+    assert_int_equal(truncate(path, (off_t)1 << 30), 0);
+    assert_error(gguf_open(path, &g, &e), &e, ERR_LIMIT, WORDS("\"large\" would end", "536870912 bytes"));
+    xfree(path);
+    remove_folder(folder);
+}
+
 /* As the gguf package writes it. */
 static void test_golden(void **state)
 {
@@ -558,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_every_byte_damaged),
         cmocka_unit_test(test_long_header_from_file),
+        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
