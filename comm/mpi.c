@@ -1,0 +1,132 @@
+/* mpi.c: ranks are processes that an MPI launcher started. Finds out how they can meet. */
+#include "comm/comm.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef YOKE_MPI
+#include "comm/net.h"
+#include "comm/shm.h"
+#endif
+
+static int env_int(const char *name)
+{
+    const char *s = getenv(name);
+    return s ? atoi(s) : 0;
+}
+
+int comm_mpi_launched(void)
+{
+    /* mpirun of Open MPI; process managers that speak PMI; srun --mpi=pmix */
+    return env_int("OMPI_COMM_WORLD_SIZE") > 1 || env_int("PMI_SIZE") > 1 ||
+           (getenv("PMIX_NAMESPACE") && env_int("SLURM_NTASKS") > 1);
+}
+
+#ifndef YOKE_MPI
+
+int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
+{
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "this yoke was built without MPI, so it cannot run as several processes; build it with Open "
+        "MPI's headers installed (libopenmpi-dev), or run one process");
+}
+
+#else
+
+static struct {
+    struct comm_ops ops; /* those of the world comm, but for close */
+    void (*close)(struct comm *c);
+    struct family *(*family)(struct comm *c);
+    int opened, finalize;
+} world;
+
+static void world_close(struct comm *c)
+{
+    int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
+    world.close(c);
+    if (!world.finalize)
+        return; /* who embeds yoke has started MPI, and ends it */
+    if (lost)
+        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST); /* MPI_Finalize would wait for the lost; does not return */
+    MPI_Finalize();
+}
+
+/* Which host am I on? The lowest rank there names it. */
+static int host_of(MPI_Comm comm, int *ret, int *ret_hosts)
+{
+    MPI_Comm near;
+    int rank, rc;
+    MPI_Comm_rank(comm, &rank);
+    if ((rc = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &near)))
+        return rc;
+    int host = rank;
+    if ((rc = MPI_Bcast(&host, 1, MPI_INT, 0, near)) || (rc = MPI_Comm_free(&near)))
+        return rc;
+    int leads = host == rank, hosts = 0;
+    if ((rc = MPI_Allreduce(&leads, &hosts, 1, MPI_INT, MPI_SUM, comm)))
+        return rc;
+    *ret = host;
+    *ret_hosts = hosts;
+    return 0;
+}
+
+int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
+{
+    const char *how = getenv("YOKE_COMM");
+    if (how && strcmp(how, "net") && strcmp(how, "shm"))
+        return err_set(
+            e, ERR_USAGE,
+            "YOKE_COMM is \"%s\"; it may be \"shm\" (shared memory, one host), \"net\" (MPI messages "
+            "only), or unset (whichever fits)",
+            how);
+    if (world.opened)
+        return err_set(e, ERR_USAGE, "the MPI world was opened before; a process can join it once");
+    world.opened = 1;
+
+    int rc, begun = 0, level = MPI_THREAD_SINGLE, host = 0, hosts = 0;
+    MPI_Initialized(&begun);
+    if (begun)
+        rc = MPI_Query_thread(&level);
+    else
+        rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (rc)
+        return err_set(e, ERR_FAIL, "MPI does not start (error %d)", rc);
+    world.finalize = !begun;
+    if (level < MPI_THREAD_SERIALIZED)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "this MPI library was built without threads: it offers thread level %d, yoke needs "
+                       "MPI_THREAD_SERIALIZED (%d)",
+                       level, MPI_THREAD_SERIALIZED);
+
+    MPI_Comm all;
+    if ((rc = MPI_Comm_dup(MPI_COMM_WORLD, &all)))
+        return net_error(e, "MPI_Comm_dup", rc);
+    MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN); /* inherited by what is made from it */
+    if ((rc = host_of(all, &host, &hosts)))
+        return net_error(e, "MPI_Comm_split_type", rc);
+    int near = hosts == 1 && !(how && !strcmp(how, "net"));
+    if (how && !strcmp(how, "shm") && hosts > 1)
+        return err_set(e, ERR_USAGE, "YOKE_COMM=shm, but the ranks are on %d hosts", hosts);
+
+    struct comm *net, *c;
+    if ((rc = net_new(all, host, !how || strcmp(how, "net"), near ? 0 : max_bytes, &net, e)))
+        return rc;
+    c = net;
+    if (near) { /* messages only serve to meet */
+        rc = shm_processes_split(net, 0, net->rank, max_bytes, NULL, &c, e);
+        net->ops->close(net);
+        if (rc)
+            return rc;
+    }
+    world.ops = *c->ops;
+    world.close = c->ops->close;
+    world.family = near ? shm_family : net_family;
+    world.ops.close = world_close;
+    c->ops = &world.ops;
+    *ret = c;
+    return 0;
+}
+
+#endif

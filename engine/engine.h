@@ -1,0 +1,72 @@
+/* engine.h: the token side: requests in, tokens out. Owns the scheduler, the KV pages, the sampler and the
+ * step loop.
+ *
+ * Used by one thread. A request is prompt ids and parameters; engine_step runs one tick over as many requests
+ * as fit: each running request's next token, then prompt tokens of those waiting (first come, first served),
+ * in chunks, within the tick's budget of tokens. When pages run out, the newest request gives its pages back
+ * and is computed again later (its tokens are kept: the client never notices, and invariant 1 makes its
+ * continuation the same bits). The engine knows ids only: text, templates and stop strings belong to the
+ * caller, who may end a request at any time.
+ */
+#ifndef YOKE_ENGINE_ENGINE_H
+#define YOKE_ENGINE_ENGINE_H
+
+#include "engine/sampler.h"
+#include "engine/team.h"
+
+enum finish { FINISH_NONE, FINISH_EOS, FINISH_LENGTH, FINISH_STOP /* the caller ended it */, FINISH_ERROR };
+const char *finish_name(enum finish f); /* "stop" for EOS and STOP, "length", "error": OpenAI's words */
+
+struct request_params {
+    struct sampling sampling;
+    int32_t max_new_tokens; /* at least 0; bounded by the context */
+    int32_t min_new_tokens;
+    const int32_t *eos; /* copied */
+    int32_t n_eos;
+    bool ignore_eos;
+};
+
+struct request; /* owned by the engine from add to drop */
+/* Called from engine_step for each new token, in order. eos itself is reported too (the caller decides on its
+ * text). */
+typedef void request_token_fn(void *ctx, struct request *r, int32_t token);
+
+struct engine_options {
+    int32_t max_batch;     /* requests that run at once */
+    int32_t max_context;   /* positions of one request */
+    int32_t prefill_chunk; /* prompt tokens of one request in one tick */
+    bool recompute;        /* use_past: False: every token recomputes the whole sequence */
+};
+
+struct engine;
+/* The team is borrowed; its options must allow: max_tokens, max_spans >= max_batch, max_out >= max_batch. */
+int engine_new(struct team *t, const struct engine_options *o, struct engine **ret, struct err *e);
+void engine_free(struct engine *en); /* NULL is fine; drops what is left */
+
+/* A prompt that is empty, has ids outside the vocabulary, or does not fit the context is ERR_LIMIT /
+ * ERR_USAGE with the numbers. */
+int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const struct request_params *p,
+               request_token_fn *on_token, void *ctx, struct request **ret, struct err *e);
+void engine_stop(struct engine *en, struct request *r, enum finish why); /* also from inside on_token */
+void engine_drop(struct engine *en, struct request *r); /* frees it; stops it first if need be */
+
+/* One tick. *ret_left: requests that are not finished. Fails only if a rank is lost. */
+int engine_step(struct engine *en, int32_t *ret_left, struct err *e);
+
+struct request_view {
+    enum finish finish;
+    const int32_t *output;
+    int32_t n_prompt, n_output;
+    int32_t n_preempted;                         /* how often it was computed again */
+    double added_s, first_token_s, last_token_s; /* clock_s() times; 0: not yet */
+};
+void request_look(const struct request *r, struct request_view *ret);
+
+struct engine_stats {
+    uint64_t ticks, prefill_tokens, decode_tokens, preemptions;
+    double prefill_s, decode_s; /* ticks with any prompt token count as prefill */
+    int32_t pages_used_max;
+};
+void engine_stats(const struct engine *en, struct engine_stats *ret);
+
+#endif

@@ -1,0 +1,63 @@
+/* internal.h: what the executor's files share. Private to exec/. */
+#ifndef YOKE_EXEC_INTERNAL_H
+#define YOKE_EXEC_INTERNAL_H
+
+#include "exec/pool.h"
+#include "exec/run.h"
+#include "kernels/kernels.h"
+
+#define ATTEND_ROWS 64 /* query vectors of one attention task, at least one token's */
+
+/* One thread's attention buffers. */
+struct scratch {
+    float *q, *o, *part;    /* [rows, head_dim] */
+    float *s;               /* [rows, ATTN_BLOCK] */
+    float *m, *l, *m1, *l1; /* [rows] */
+};
+
+typedef void step_fn(struct run *r, const struct step *s, int ith, int nth);
+
+struct run {
+    const struct plan *plan;
+    const struct weights *weights;
+    struct comm *comm;
+    struct run_options opt;
+    struct kernels k;
+    struct pool *pool;
+    uint8_t *work; /* plan->work_bytes */
+    uint8_t *kv;   /* [kv layers][n_pages][K, V][kv heads][page_tokens] records */
+    size_t kv_bytes;
+    float **inv_freq;          /* by rope */
+    struct scratch *scratch;   /* by thread */
+    step_fn **fn;              /* by step */
+    const struct batch *batch; /* of the tick in progress */
+    struct err err;            /* written by member 0 only: the tick's first communication error */
+    uint64_t ticks, step_ns[STEP_KINDS];
+};
+
+static inline int32_t slot_rows(const struct run *r, const struct slot *s)
+{
+    return s->row_axis == AX_OUT ? r->batch->n_out : r->batch->n_tokens;
+}
+static inline const struct slot *slot_of(const struct run *r, int32_t i)
+{
+    return &r->plan->slots[i];
+}
+static inline void *slot_row(const struct run *r, const struct slot *s, int32_t row)
+{
+    return r->work + s->offset + s->row_bytes * (size_t)row;
+}
+static inline const struct wmat *slot_mat(const struct run *r, const struct slot *s)
+{
+    return &r->weights->mat[s->weight];
+}
+static inline uint8_t *kv_page(const struct run *r, int32_t layer, int32_t page)
+{
+    return r->kv + ((size_t)layer * (size_t)r->opt.n_pages + (size_t)page) * r->plan->kv_page_bytes;
+}
+
+step_fn *step_fn_of(int kind);                                                          /* steps.c */
+step_fn step_attend;                                                                    /* attend.c */
+step_fn step_allreduce, step_reduce_scatter, step_allgather, step_alltoall, step_slice; /* collect.c */
+
+#endif

@@ -1,0 +1,187 @@
+#include "exec/reference.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/mem.h"
+#include "exec/run.h"
+#include "kernels/rows.h"
+
+struct ref {
+    const struct graph *g;
+    reference_weight_fn *weight;
+    void *ctx;
+    int32_t n;
+    float **act; /* by value id: [n, width]; KV states: K then V */
+};
+
+static float *input(const struct ref *x, const struct op *o, int i)
+{
+    return x->act[o->in[i].id];
+}
+
+static size_t width(const struct ref *x, val v)
+{
+    return (size_t)value_width(x->g, graph_value(x->g, v));
+}
+
+static void ref_embed(const struct ref *x, const struct op *o, const int32_t *token, float *y)
+{
+    const float *table = x->weight(x->ctx, x->g, o->in[0]);
+    size_t w = width(x, o->out);
+    for (int32_t t = 0; t < x->n; t++)
+        memcpy(y + (size_t)t * w, table + (size_t)token[t] * w, w * sizeof(float));
+}
+
+static void ref_matmul(const struct ref *x, const struct op *o, float *y)
+{
+    const float *w = x->weight(x->ctx, x->g, o->in[1]), *a = input(x, o, 0);
+    size_t n_in = width(x, o->in[0]), n_out = width(x, o->out);
+    for (size_t t = 0; t < (size_t)x->n; t++)
+        for (size_t r = 0; r < n_out; r++) {
+            double sum = 0;
+            for (size_t k = 0; k < n_in; k++)
+                sum += (double)w[r * n_in + k] * (double)a[t * n_in + k];
+            y[t * n_out + r] = (float)sum;
+        }
+}
+
+static void ref_add(const struct ref *x, const struct op *o, float *y)
+{
+    bool bias = graph_value(x->g, o->in[1])->kind == VAL_WEIGHT;
+    const float *a = input(x, o, 0), *b = bias ? x->weight(x->ctx, x->g, o->in[1]) : input(x, o, 1);
+    size_t n = width(x, o->out), m = bias ? width(x, o->in[1]) : n * (size_t)x->n;
+    for (size_t i = 0; i < n * (size_t)x->n; i++)
+        y[i] = a[i] + b[bias ? i % n % m : i];
+}
+
+static void ref_norm(const struct ref *x, const struct op *o, float *y)
+{
+    const float *a = input(x, o, 0), *w = x->weight(x->ctx, x->g, o->in[1]);
+    size_t m = width(x, o->in[1]), total = width(x, o->out) * (size_t)x->n;
+    for (size_t at = 0; at < total; at += m) {
+        double ss = 0;
+        for (size_t k = 0; k < m; k++)
+            ss += (double)a[at + k] * (double)a[at + k];
+        double inv = 1 / sqrt(ss / (double)m + (double)o->eps);
+        for (size_t k = 0; k < m; k++)
+            y[at + k] = (float)((double)a[at + k] * inv * (double)w[k]);
+    }
+}
+
+static void ref_rope(const struct ref *x, const struct op *o, float *y)
+{
+    const struct rope *r = &x->g->ropes[o->rope];
+    size_t d = (size_t)x->g->axis_n[AX_HEAD_DIM], w = width(x, o->out), half = (size_t)r->rot / 2;
+    float *freq;
+    XNEW_N(freq, half);
+    rope_frequencies(r, freq);
+    memcpy(y, input(x, o, 0), w * (size_t)x->n * sizeof(float));
+    for (size_t t = 0; t < (size_t)x->n; t++)
+        for (size_t h = 0; h < w / d; h++)
+            for (size_t i = 0; i < half; i++) {
+                float *v = y + t * w + h * d;
+                float *a = v + (r->interleaved ? 2 * i : i), *b = v + (r->interleaved ? 2 * i + 1 : i + half);
+                double angle = (double)((float)t * freq[i]), s = sin(angle) * r->attention_factor,
+                       c = cos(angle) * r->attention_factor, a0 = (double)*a, b0 = (double)*b;
+                *a = (float)(a0 * c - b0 * s);
+                *b = (float)(b0 * c + a0 * s);
+            }
+    xfree(freq);
+}
+
+static void ref_attend(const struct ref *x, const struct op *o, float *y)
+{
+    const struct graph *g = x->g;
+    size_t d = (size_t)g->axis_n[AX_HEAD_DIM], heads = (size_t)g->axis_n[AX_HEAD],
+           kv_heads = (size_t)g->axis_n[AX_KV_HEAD];
+    const float *q = input(x, o, 0), *k = input(x, o, 1), *v = k + (size_t)x->n * kv_heads * d;
+    double *p;
+    XNEW_N(p, (size_t)x->n);
+    for (size_t t = 0; t < (size_t)x->n; t++)
+        for (size_t h = 0; h < heads; h++) {
+            size_t kvh = h / (heads / kv_heads), from = 0;
+            if (o->attend.window && t + 1 > (size_t)o->attend.window)
+                from = t + 1 - (size_t)o->attend.window;
+            double max = -INFINITY, sum = 0;
+            for (size_t j = from; j <= t; j++) {
+                p[j] = 0;
+                for (size_t i = 0; i < d; i++)
+                    p[j] += (double)q[(t * heads + h) * d + i] * (double)k[(j * kv_heads + kvh) * d + i];
+                p[j] *= (double)o->attend.scale;
+                max = fmax(max, p[j]);
+            }
+            for (size_t j = from; j <= t; j++)
+                sum += p[j] = exp(p[j] - max);
+            for (size_t i = 0; i < d; i++) {
+                double out = 0;
+                for (size_t j = from; j <= t; j++)
+                    out += p[j] * (double)v[(j * kv_heads + kvh) * d + i];
+                y[(t * heads + h) * d + i] = (float)(out / sum);
+            }
+        }
+    xfree(p);
+}
+
+static void ref_glu(const struct ref *x, const struct op *o, float *y)
+{
+    const float *gate = input(x, o, 0), *up = input(x, o, 1);
+    for (size_t i = 0; i < width(x, o->out) * (size_t)x->n; i++) {
+        double a = (double)gate[i];
+        if (o->glu == GLU_SILU)
+            a = a / (1 + exp(-a));
+        else
+            a = 0.5 * a * (1 + tanh(sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
+        y[i] = (float)(a * (double)up[i]);
+    }
+}
+
+static void step(struct ref *x, const struct op *o, const int32_t *token)
+{
+    size_t n = width(x, o->out) * (size_t)x->n;
+    float *y;
+    XNEW_N(y, o->kind == OP_KV_APPEND ? 2 * n : n);
+    x->act[o->out.id] = y;
+    switch (o->kind) {
+    case OP_EMBED:
+        ref_embed(x, o, token, y);
+        break;
+    case OP_MATMUL:
+        ref_matmul(x, o, y);
+        break;
+    case OP_ADD:
+        ref_add(x, o, y);
+        break;
+    case OP_RMS_NORM:
+        ref_norm(x, o, y);
+        break;
+    case OP_ROPE:
+        ref_rope(x, o, y);
+        break;
+    case OP_KV_APPEND:
+        memcpy(y, input(x, o, 0), n * sizeof(float));
+        memcpy(y + n, input(x, o, 1), n * sizeof(float));
+        break;
+    case OP_ATTEND:
+        ref_attend(x, o, y);
+        break;
+    case OP_GLU:
+        ref_glu(x, o, y);
+        break;
+    default: /* SELECT: the reference keeps every row */
+        memcpy(y, input(x, o, 0), n * sizeof(float));
+        break;
+    }
+}
+
+void reference_run(const struct graph *g, reference_weight_fn *weight, void *ctx, const int32_t *token,
+                   int32_t n, float *logits)
+{
+    struct ref x = {.g = g, .weight = weight, .ctx = ctx, .n = n};
+    XNEW_N(x.act, (size_t)g->n_values);
+    for (int i = 0; i < g->n_ops; i++)
+        step(&x, &g->ops[i], token);
+    memcpy(logits, x.act[g->logits.id], width(&x, g->logits) * (size_t)n * sizeof(float));
+    for (int i = 0; i < g->n_values; i++)
+        xfree(x.act[i]);
+    xfree(x.act);
+}

@@ -1,0 +1,65 @@
+/* maths.h: the words in which model files are written. Included by models/ (and tests) only.
+ *
+ *     struct maths m = {g, layer};
+ *     val q = matmul(&m, h, W(&m, "self_attn.q_proj.weight", HEAD, HEAD_DIM, EMBED));
+ *
+ * W names a weight within the current layer (or outside the layers when layer is -1) and its axes as the
+ * checkpoint stores them, outermost first: output axes, then input axes.
+ */
+#ifndef YOKE_GRAPH_MATHS_H
+#define YOKE_GRAPH_MATHS_H
+
+#include "graph/graph.h"
+
+struct maths {
+    struct graph *g;
+    int layer;             /* current layer, or -1 */
+    const char *layers_at; /* "model.layers" */
+};
+
+val maths_weight(struct maths *m, const char *name, int n_dims, const enum axis *dims);
+#define TOKEN    AX_TOKEN
+#define VOCAB    AX_VOCAB
+#define EMBED    AX_EMBED
+#define HEAD     AX_HEAD
+#define KV_HEAD  AX_KV_HEAD
+#define HEAD_DIM AX_HEAD_DIM
+#define FFN      AX_FFN
+#define W(m, name, ...)                                                                                      \
+    maths_weight((m), (name), (int)(sizeof((enum axis[]){__VA_ARGS__}) / sizeof(enum axis)),                 \
+                 (const enum axis[]){__VA_ARGS__})
+
+static inline val embed(struct maths *m, val table)
+{
+    return graph_op(m->g, OP_EMBED, m->layer, table, (val){-1}, (struct op){0});
+}
+static inline val matmul(struct maths *m, val x, val w)
+{
+    return graph_op(m->g, OP_MATMUL, m->layer, x, w, (struct op){0});
+}
+static inline val add(struct maths *m, val a, val b)
+{
+    return graph_op(m->g, OP_ADD, m->layer, a, b, (struct op){0});
+}
+static inline val rms_norm(struct maths *m, val x, val w, float eps)
+{
+    return graph_op(m->g, OP_RMS_NORM, m->layer, x, w, (struct op){.eps = eps});
+}
+static inline val rope(struct maths *m, val x, int32_t rope_id)
+{
+    return graph_op(m->g, OP_ROPE, m->layer, x, (val){-1}, (struct op){.rope = rope_id});
+}
+static inline val kv_append(struct maths *m, val k, val v)
+{
+    return graph_op(m->g, OP_KV_APPEND, m->layer, k, v, (struct op){0});
+}
+static inline val attend(struct maths *m, val q, val kv, float scale, int window)
+{
+    return graph_op(m->g, OP_ATTEND, m->layer, q, kv, (struct op){.attend = {scale, window}});
+}
+static inline val glu(struct maths *m, int kind, val gate, val up)
+{
+    return graph_op(m->g, OP_GLU, m->layer, gate, up, (struct op){.glu = kind});
+}
+
+#endif

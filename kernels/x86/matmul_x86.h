@@ -1,0 +1,404 @@
+/* matmul_x86.h: what the x86 levels of the matmul family share: reading panels, the tree in registers, few
+ * tokens.
+ *
+ * Two ways through a matrix. With few tokens (decoding) memory is the limit: codes go from the panel to the
+ * dot product without a stop, in one stream. With more, arithmetic is: a *stretch* of columns is unpacked
+ * once into a scratch that stays in the first-level cache, then tiles of tokens pass over it, their
+ * accumulators in registers; the tokens are taken in blocks whose activations fit the second-level cache.
+ *
+ * Everything here is `inline` in the strict sense: dtype and counts are constants where it is used, so that
+ * the branches on them vanish. A level defines, before it includes this file: dots_group(t, code, q, sums,
+ * isum): the exact sums of one group of 32 columns, for 8 rows and one token, of the contract's codes. q: 32
+ * activations; sums: theirs, int16[2]. q6_k: isum[0], isum[1] for the two halves. dots_add(isum, code, q):
+ * isum + sum of (code + DOTS_ADD_OFFSET) * q over 32 columns, 8-bit codes.
+ */
+#ifndef YOKE_KERNELS_X86_MATMUL_X86_H
+#define YOKE_KERNELS_X86_MATMUL_X86_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+#include "base/mem.h"
+#include "kernels/matmul.h"
+#include "kernels/matmul_layout.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Compilers know that integer sums may be reordered, and GCC does it: it keeps all terms for a balanced sum,
+ * in memory. This makes a partial sum opaque, so that it stays one register to which terms are added. */
+#define IN_REGISTER(v) __asm__("" : "+x"(v))
+
+INLINE __m256i load256(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+INLINE int32_t load32(const void *p)
+{
+    int32_t i;
+    memcpy(&i, p, 4);
+    return i;
+}
+INLINE float load_float(const void *p)
+{
+    float f;
+    memcpy(&f, p, 4);
+    return f;
+}
+
+/* ---- one group of a panel ---- */
+
+/* The 8 vectors of codes, as stored. */
+INLINE void group_codes(enum dtype t, const uint8_t *group, __m256i code[8])
+{
+    const struct panel_format *f = &panel_formats[t];
+    if (f->bits == 8) {
+#pragma GCC unroll 8
+        for (int v = 0; v < 8; v++)
+            code[v] = load256(group + 32 * v);
+        return;
+    }
+    const __m256i low = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        __m256i line = load256(group + 32 * j);
+        code[j] = _mm256_and_si256(line, low);
+        code[j + 4] = _mm256_and_si256(_mm256_srli_epi16(line, 4), low);
+    }
+    if (f->bits == 5) {
+        const __m256i bit = _mm256_set1_epi8(16);
+        __m256i plane = load256(group + f->high_at);
+#pragma GCC unroll 8
+        for (int v = 0; v < 8; v++) {
+            __m256i high = v < 4 ? _mm256_slli_epi16(plane, 4 - v) : _mm256_srli_epi16(plane, v - 4);
+            code[v] = _mm256_or_si256(code[v], _mm256_and_si256(high, bit));
+        }
+    } else if (f->bits == 6) {
+        const __m256i bits = _mm256_set1_epi8(48);
+#pragma GCC unroll 2
+        for (int p = 0; p < 2; p++) {
+            __m256i plane = load256(group + f->high_at + 32 * p);
+            __m256i high[4] = {_mm256_slli_epi16(plane, 4), _mm256_slli_epi16(plane, 2), plane,
+                               _mm256_srli_epi16(plane, 2)};
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; v++)
+                code[4 * p + v] = _mm256_or_si256(code[4 * p + v], _mm256_and_si256(high[v], bits));
+        }
+    }
+}
+
+INLINE __m256 eight_halves(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE __m256 eight_bytes(const uint8_t *p, int is_signed)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)p);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
+}
+/* The scale of columns 0..15 or 16..31 (half 0, 1) and the min. block: the head of the K-quant block. */
+INLINE __m256 group_scale(enum dtype t, const uint8_t *group, const uint8_t *block, int half)
+{
+    const struct panel_format *f = &panel_formats[t];
+    if (is_k_quant(t))
+        return _mm256_mul_ps(eight_halves(block), eight_bytes(group + f->scale_at + 8 * half, t == DT_Q6_K));
+    return eight_halves(group + f->scale_at);
+}
+INLINE __m256 group_min(enum dtype t, const uint8_t *group, const uint8_t *block)
+{
+    const struct panel_format *f = &panel_formats[t];
+    if (is_k_quant(t)) {
+        __m256 m = _mm256_mul_ps(eight_halves(block + 16), eight_bytes(group + f->min_at, 0));
+        return _mm256_xor_ps(m, _mm256_set1_ps(-0.0f));
+    }
+    return eight_halves(group + f->min_at);
+}
+
+/* Walks through the groups of a panel in order: the same as panel_group_at, without its divisions. */
+struct walk {
+    const uint8_t *group, *block;
+    int left; /* groups of this block still to come; legacy types never get to 0 */
+};
+INLINE struct walk walk_begin(const struct wmat *w, enum dtype t, const uint8_t *panel, int32_t g)
+{
+    struct walk k = {.group = panel + panel_group_at(t, w->cuts.n, w->skip, g), .left = INT32_MAX};
+    if (is_k_quant(t)) {
+        k.block = panel + panel_block_at(t, w->skip, g);
+        k.left = 8 - (g + w->skip / 32) % 8;
+    }
+    return k;
+}
+INLINE void walk_next(struct walk *k, enum dtype t)
+{
+    k->group += panel_formats[t].group_bytes;
+    if (is_k_quant(t) && --k->left == 0) {
+        k->block = k->group;
+        k->group += panel_formats[t].head_bytes;
+        k->left = 8;
+    }
+}
+
+/* ---- the tree over chunks, 8 rows (vf: or 16) at a time ---- */
+
+/* part[i * stride] is the i-th open subtree. Which subtrees are open follows from the number of leaves
+ * pushed: they are its binary digits (kernels/sum.h). TREE_PARTS suffice: 8 leaves are one subtree at once.
+ */
+#define TREE_PARTS 3
+INLINE int bits_set(int n)
+{
+    return (n & 1) + (n >> 1 & 1) + (n >> 2 & 1) + (n >> 3 & 1);
+}
+#define DEFINE_TREE(name, vf)                                                                                \
+    INLINE void name##_push(vf *part, size_t stride, int chunk, vf leaf)                                     \
+    {                                                                                                        \
+        size_t top = (size_t)bits_set(chunk);                                                                \
+        for (int m = chunk; m & 1; m >>= 1)                                                                  \
+            leaf = part[--top * stride] + leaf;                                                              \
+        part[top * stride] = leaf;                                                                           \
+    }                                                                                                        \
+    INLINE vf name##_join(const vf *part, size_t stride, int n_chunks)                                       \
+    {                                                                                                        \
+        size_t top = (size_t)bits_set(n_chunks) - 1;                                                         \
+        vf sum = part[top * stride];                                                                         \
+        while (top > 0)                                                                                      \
+            sum = part[--top * stride] + sum;                                                                \
+        return sum;                                                                                          \
+    }
+DEFINE_TREE(tree8, __m256)
+
+/* ---- stores ---- */
+
+INLINE void store_rows(float *y, __m256 v, int32_t rows)
+{
+    if (rows >= WMAT_PANEL) {
+        _mm256_storeu_ps(y, v);
+    } else {
+        float tmp[WMAT_PANEL];
+        _mm256_storeu_ps(tmp, v);
+        memcpy(y, tmp, sizeof(float) * (size_t)rows);
+    }
+}
+
+/* ---- few tokens ---- */
+
+#define FEW 3 /* up to here the direct way */
+
+/* The memory system follows a stream by itself, but starts anew at each 4 KiB page; this bridges the gap. */
+INLINE void prefetch_group(enum dtype t, const uint8_t *group)
+{
+#pragma GCC unroll 5
+    for (int i = 0; i < panel_formats[t].group_bytes; i += 64)
+        _mm_prefetch((const char *)group + 2048 + i, _MM_HINT_T0);
+}
+
+INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride, int n_tokens,
+                    int32_t panel0, int32_t panel1, float *y, size_t ldy)
+{
+    struct act_layout a;
+    act_layout_init(&a, ACT_Q32, w->cols, &w->cuts);
+    for (int32_t p = panel0; p < panel1; p++) {
+        const uint8_t *panel = wmat_panel(w, p);
+        __m256 part[TREE_PARTS * FEW];
+        struct walk k = walk_begin(w, t, panel, 0);
+        for (int c = 0; c < w->cuts.n; c++) {
+            __m256 acc[FEW] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+            for (int32_t g = cuts_group(&w->cuts, c); g < cuts_group(&w->cuts, c + 1); g++) {
+                __m256i code[8];
+                prefetch_group(t, k.group);
+                group_codes(t, k.group, code);
+                __m256 scale = group_scale(t, k.group, k.block, 0), scale1 = scale, min = scale;
+                if (t == DT_Q6_K)
+                    scale1 = group_scale(t, k.group, k.block, 1);
+                if (panel_formats[t].has_min)
+                    min = group_min(t, k.group, k.block);
+#pragma GCC unroll 3
+                for (int i = 0; i < n_tokens; i++) {
+                    const uint8_t *record = act + (size_t)i * act_stride;
+                    __m256 ascale = _mm256_set1_ps(load_float(record + a.scale_at + 4 * g));
+                    __m256i isum[2];
+                    dots_group(t, code, record + a.code_at + 32 * g, record + a.isum_at + 4 * g, isum);
+                    acc[i] =
+                        _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[0]), _mm256_mul_ps(scale, ascale), acc[i]);
+                    if (t == DT_Q6_K)
+                        acc[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[1]), _mm256_mul_ps(scale1, ascale),
+                                                 acc[i]);
+                    if (panel_formats[t].has_min)
+                        acc[i] = _mm256_fmadd_ps(min, _mm256_set1_ps(load_float(record + a.sum_at + 4 * g)),
+                                                 acc[i]);
+                }
+                walk_next(&k, t);
+            }
+#pragma GCC unroll 3
+            for (int i = 0; i < n_tokens; i++)
+                tree8_push(part + i, FEW, c, acc[i]);
+        }
+        for (int i = 0; i < n_tokens; i++)
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)p, tree8_join(part + i, FEW, w->cuts.n),
+                       w->rows - WMAT_PANEL * p);
+    }
+}
+
+INLINE void few_qc(const struct wmat *w, const uint8_t *act, size_t act_stride, int n_tokens, int32_t panel0,
+                   int32_t panel1, float *y, size_t ldy)
+{
+    struct act_layout a;
+    act_layout_init(&a, ACT_QC, w->cols, &w->cuts);
+    for (int32_t p = panel0; p < panel1; p++) {
+        const uint8_t *panel = wmat_panel(w, p), *group = panel + panel_head(DT_I8C, w->cuts.n);
+        __m256 part[TREE_PARTS * FEW];
+        for (int c = 0; c < w->cuts.n; c++) {
+            __m256i isum[FEW] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+            for (int32_t g = cuts_group(&w->cuts, c); g < cuts_group(&w->cuts, c + 1); g++) {
+                __m256i code[8];
+                prefetch_group(DT_I8C, group);
+                group_codes(DT_I8C, group, code);
+#pragma GCC unroll 3
+                for (int i = 0; i < n_tokens; i++)
+                    isum[i] = dots_add(isum[i], code, act + (size_t)i * act_stride + a.code_at + 32 * g);
+                group += panel_formats[DT_I8C].group_bytes;
+            }
+            __m256 wscale = _mm256_loadu_ps((const float *)(const void *)(panel + 32 * c));
+#pragma GCC unroll 3
+            for (int i = 0; i < n_tokens; i++) {
+                const uint8_t *record = act + (size_t)i * act_stride;
+                __m256i sum = _mm256_add_epi32(
+                    isum[i], _mm256_set1_epi32(-DOTS_ADD_OFFSET * load32(record + a.isum_at + 4 * c)));
+                __m256 ascale = _mm256_set1_ps(load_float(record + a.scale_at + 4 * c));
+                tree8_push(part + i, FEW, c,
+                           _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sum), ascale), wscale));
+            }
+        }
+        for (int i = 0; i < n_tokens; i++)
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)p, tree8_join(part + i, FEW, w->cuts.n),
+                       w->rows - WMAT_PANEL * p);
+    }
+}
+
+/* ---- floats ---- */
+
+/* Column k of a panel. */
+INLINE __m256 float_column(enum dtype t, const uint8_t *panel, size_t k)
+{
+    if (t == DT_F32)
+        return _mm256_loadu_ps((const float *)(const void *)(panel + 32 * k));
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(panel + 16 * k));
+    if (t == DT_F16)
+        return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* One token: each sum is one chain of dependent fmas, so several panels take turns. */
+INLINE void one_float_panels(const struct wmat *w, enum dtype t, const float *x, int32_t p, int n, float *y)
+{
+    const uint8_t *panel = wmat_panel(w, p);
+    size_t step = w->panel_bytes;
+    __m256 part[TREE_PARTS * 8];
+    for (int c = 0; c < w->cuts.n; c++) {
+        __m256 acc[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+            acc[i] = _mm256_setzero_ps();
+        for (size_t k = (size_t)w->cuts.at[c]; k < (size_t)w->cuts.at[c + 1]; k++) {
+            __m256 xk = _mm256_set1_ps(x[k]);
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++)
+                acc[i] = _mm256_fmadd_ps(float_column(t, panel + (size_t)i * step, k), xk, acc[i]);
+        }
+        for (int i = 0; i < n; i++)
+            tree8_push(part + i, 8, c, acc[i]);
+    }
+    for (int i = 0; i < n; i++)
+        store_rows(y + WMAT_PANEL * (size_t)(p + i), tree8_join(part + i, 8, w->cuts.n),
+                   w->rows - WMAT_PANEL * (p + i));
+}
+INLINE void one_float(const struct wmat *w, enum dtype t, const float *x, int32_t panel0, int32_t panel1,
+                      float *y)
+{
+    int32_t p = panel0;
+    for (; p + 8 <= panel1; p += 8)
+        one_float_panels(w, t, x, p, 8, y);
+    for (; p + 4 <= panel1; p += 4)
+        one_float_panels(w, t, x, p, 4, y);
+    for (; p < panel1; p++)
+        one_float_panels(w, t, x, p, 1, y);
+}
+
+/* ---- blocks of tokens ---- */
+
+/* Tokens of a block: as many as keep the activations in cache_bytes, in whole tiles. */
+#define BLOCK_TOKENS 48
+INLINE int32_t block_tokens(size_t cache_bytes, size_t act_bytes, int tile)
+{
+    size_t n = cache_bytes / (act_bytes + 1) / (size_t)tile * (size_t)tile;
+    return n < (size_t)tile ? tile : n > BLOCK_TOKENS ? BLOCK_TOKENS : (int32_t)n;
+}
+/* How many tokens the next tile takes: equal shares, since a tile of 1 costs nearly as much as a full one. */
+INLINE int tile_tokens(int32_t left, int tile)
+{
+    int32_t tiles = (left + tile - 1) / tile;
+    return (int)((left + tiles - 1) / tiles);
+}
+
+/* `call` with N a constant: the number of tokens, 1..TILE. */
+#define TILE 6
+#define CASE_N(n, call)                                                                                      \
+    case n: {                                                                                                \
+        enum { N = n };                                                                                      \
+        call;                                                                                                \
+        break;                                                                                               \
+    }
+#define WITH_CONSTANT(n, call)                                                                               \
+    switch (n) {                                                                                             \
+        CASE_N(1, call)                                                                                      \
+        CASE_N(2, call)                                                                                      \
+        CASE_N(3, call)                                                                                      \
+        CASE_N(4, call)                                                                                      \
+        CASE_N(5, call)                                                                                      \
+        CASE_N(6, call)                                                                                      \
+    }
+
+/* The slots of a level. mul_int, mul_float: what the level does with more than FEW tokens. */
+#define MUL(name, body)                                                                                      \
+    static void mul_##name(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,       \
+                           int32_t panel0, int32_t panel1, float *y, size_t ldy)                             \
+    {                                                                                                        \
+        body                                                                                                 \
+    }
+#define MUL_INT(name, dtype, few)                                                                            \
+    MUL(name, if (n_tokens == 1) few(dtype, 1); else if (n_tokens == 2) few(dtype, 2);                       \
+        else if (n_tokens == 3) few(dtype, 3);                                                               \
+        else mul_int(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
+#define FEW_Q32(dtype, n) few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
+#define FEW_QC(dtype, n)  few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
+#define MUL_FLOAT(name, dtype)                                                                               \
+    MUL(name, if (n_tokens == 1) one_float(w, dtype, act, panel0, panel1, y);                                \
+        else mul_float(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
+#define DEFINE_SLOTS                                                                                         \
+    MUL_FLOAT(f32, DT_F32)                                                                                   \
+    MUL_FLOAT(f16, DT_F16)                                                                                   \
+    MUL_FLOAT(bf16, DT_BF16)                                                                                 \
+    MUL_INT(q8_0, DT_Q8_0, FEW_Q32)                                                                          \
+    MUL_INT(q4_0, DT_Q4_0, FEW_Q32)                                                                          \
+    MUL_INT(q4_1, DT_Q4_1, FEW_Q32)                                                                          \
+    MUL_INT(q5_0, DT_Q5_0, FEW_Q32)                                                                          \
+    MUL_INT(q5_1, DT_Q5_1, FEW_Q32)                                                                          \
+    MUL_INT(q4_k, DT_Q4_K, FEW_Q32)                                                                          \
+    MUL_INT(q5_k, DT_Q5_K, FEW_Q32)                                                                          \
+    MUL_INT(q6_k, DT_Q6_K, FEW_Q32)                                                                          \
+    MUL_INT(i8c, DT_I8C, FEW_QC)                                                                             \
+    static void set_slots(struct matmul_kernels *k)                                                          \
+    {                                                                                                        \
+        k->mul[DT_F32] = mul_f32;                                                                            \
+        k->mul[DT_F16] = mul_f16;                                                                            \
+        k->mul[DT_BF16] = mul_bf16;                                                                          \
+        k->mul[DT_Q8_0] = mul_q8_0;                                                                          \
+        k->mul[DT_Q4_0] = k->mul[DT_I4G] = mul_q4_0; /* the same panels and products */                      \
+        k->mul[DT_Q4_1] = mul_q4_1;                                                                          \
+        k->mul[DT_Q5_0] = mul_q5_0;                                                                          \
+        k->mul[DT_Q5_1] = mul_q5_1;                                                                          \
+        k->mul[DT_Q4_K] = mul_q4_k;                                                                          \
+        k->mul[DT_Q5_K] = mul_q5_k;                                                                          \
+        k->mul[DT_Q6_K] = mul_q6_k;                                                                          \
+        k->mul[DT_I8C] = mul_i8c;                                                                            \
+    }
+
+#endif

@@ -1,0 +1,30 @@
+/* internal.h: what the planner's files share. Private to plan/. */
+#ifndef YOKE_PLAN_INTERNAL_H
+#define YOKE_PLAN_INTERNAL_H
+
+#include "plan/plan.h"
+
+static const struct layout WHOLE = {LAY_WHOLE, 0}, PARTIAL = {LAY_PARTIAL, 0};
+static inline struct layout split_on(enum axis a)
+{
+    return (struct layout){LAY_SPLIT, (uint8_t)a};
+}
+
+/* rules.c: given the layouts that an op's inputs have, which it wants, and what it yields then. Weights'
+ * layouts are given, not wanted, for matmul and embed; vector weights (norms, biases) come in whatever layout
+ * is wanted. */
+typedef void split_rule(const struct graph *g, const struct op *o, const struct layout have[2],
+                        struct layout want[2], struct layout *out);
+split_rule *split_rule_of(enum op_kind k);
+
+/* split.c */
+void split_granularity(struct plan *p, const enum dtype *held /* by value id */);
+int split_check(struct plan *p, struct err *e);
+struct cuts split_cuts(const struct plan *p, const struct value *w, int n_in, struct layout l);
+
+/* lower.c, memory.c, barrier.c: the passes of plan_make, in order */
+int plan_lower(struct plan *p, struct err *e);
+void plan_place(struct plan *p);
+void plan_barriers(struct plan *p);
+
+#endif

@@ -1,0 +1,81 @@
+#include "plan/plan.h"
+
+#include <assert.h>
+#include <string.h>
+#include <openssl/evp.h>
+#include "base/arena.h"
+#include "base/mem.h"
+#include "plan/internal.h"
+
+const char *step_name(int kind)
+{
+    if (kind < OP_COUNT)
+        return op_name((enum op_kind)kind);
+    return kind == STEP_QUANTIZE ? "quantize" : "rope_table";
+}
+
+int plan_make(const struct graph *g, const struct plan_options *o, struct plan **ret, struct err *e)
+{
+    assert(o->max_tokens > 0 && o->max_out > 0 && o->page_tokens > 0 && o->rank >= 0 && o->rank < o->tp);
+    if (o->tp > PLAN_MAX_RANKS)
+        return err_set(e, ERR_SPLIT, "tensor parallelism of %d: at most %d ranks are supported", o->tp,
+                       PLAN_MAX_RANKS);
+    struct plan *p;
+    XNEW(p);
+    p->graph = g;
+    p->opt = *o;
+    p->arena = arena_new();
+    int rc = plan_lower(p, e);
+    if (rc) {
+        plan_free(p);
+        return rc;
+    }
+    plan_place(p);
+    plan_barriers(p);
+    p->opt.source = NULL;
+    p->opt.pins = NULL;
+    *ret = p;
+    return 0;
+}
+
+void plan_free(struct plan *p)
+{
+    if (!p)
+        return;
+    arena_free(p->arena);
+    xfree(p->slots);
+    xfree(p->steps);
+    xfree(p->weights);
+    xfree(p);
+}
+
+uint64_t plan_hash(const struct plan *p)
+{
+    struct buf b = BUF_INIT;
+    graph_print(p->graph, &b);
+    buf_addf(&b, "tp %d quant %d kv %d tokens %d out %d page %d\n", p->opt.tp, p->opt.quant, p->opt.kv,
+             p->opt.max_tokens, p->opt.max_out, p->opt.page_tokens);
+    for (int i = 0; i < p->n_weights; i++) {
+        const struct plan_weight *w = &p->weights[i];
+        buf_addf(&b, "%s %d %d %d.%d\n", w->name, w->src, w->dtype, w->layout.kind, w->layout.axis);
+    }
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    uint64_t h = 0;
+    if (EVP_Digest(b.s, b.len, digest, NULL, EVP_sha256(), NULL))
+        memcpy(&h, digest, sizeof(h));
+    buf_release(&b);
+    return h;
+}
+
+size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows)
+{
+    switch (s->kind) {
+    case OP_ALLREDUCE:
+    case OP_REDUCE_SCATTER:
+    case OP_ALLGATHER:
+    case OP_ALLTOALL:
+        return p->slots[s->in[0]].row_bytes * (size_t)rows;
+    default:
+        return 0;
+    }
+}

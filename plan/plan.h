@@ -1,0 +1,184 @@
+/* plan.h: one rank's program, worked out from a graph and a split. Read-only once made.
+ *
+ * Everything about distribution is decided here and nowhere else. Making a plan:
+ *   1. split.c   cuts each axis into ranges, one a rank, that fall on the chunks of the summation tree
+ * (kernels/sum.h);
+ *   2. lower.c   walks the graph once: rules.c says which layouts an op accepts and yields; where an input
+ * has another one, the conversion (a collective, or a free slice) is inserted there, and not sooner; integer
+ * weights get their input quantised, once per value;
+ *   3. memory.c  finds lifetimes, lets outputs take the place of dying inputs, and gives every work buffer an
+ * offset;
+ *   4. barrier.c marks the steps before which threads must meet, because data really crosses between them.
+ * The result lists steps, slots (buffers and weights), and exactly which slice of which tensor this rank
+ * needs.
+ *
+ * Only the number of rows is symbolic: a slot has bytes per row, and rows is the tick's tokens or its wanted
+ * outputs, up to the maxima given. A plan is never rebuilt per tick. It borrows the graph, which must outlive
+ * it.
+ */
+#ifndef YOKE_PLAN_PLAN_H
+#define YOKE_PLAN_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "base/err.h"
+#include "graph/graph.h"
+#include "kernels/matmul.h"
+#include "kernels/rows.h"
+
+#define PLAN_MAX_RANKS 256
+
+/* A value's layout over the group: the same on all ranks; each rank holds its range of one axis; or the sum
+ * over ranks is the value. */
+enum layout_kind { LAY_WHOLE, LAY_SPLIT, LAY_PARTIAL };
+struct layout {
+    uint8_t kind; /* enum layout_kind */
+    uint8_t axis; /* enum axis; LAY_SPLIT only, else 0 */
+};
+static inline bool layout_eq(struct layout a, struct layout b)
+{
+    return a.kind == b.kind && a.axis == b.axis;
+}
+
+struct range {
+    int32_t begin, end;
+};
+static inline int32_t range_n(struct range r)
+{
+    return r.end - r.begin;
+}
+
+/* What the planner must know of a weight in the checkpoint: its number format; DT_NONE: it is not there. */
+struct weight_source {
+    enum dtype (*dtype_of)(const struct weight_source *s, const char *name);
+};
+
+enum quant { QUANT_NONE, QUANT_W8A8, QUANT_W4 };
+
+struct weight_pin { /* overrides the layout that the degrees imply for one weight */
+    const char *name;
+    struct layout layout;
+};
+
+struct plan_options {
+    int tp, rank; /* degree, and which rank's program; 1, 0 for one rank */
+    const struct weight_source *source;
+    enum quant quant; /* applies to float weights of matmuls */
+    enum kv_dtype kv;
+    int32_t max_tokens;  /* rows of one tick */
+    int32_t max_out;     /* rows whose logits are wanted, of one tick */
+    int32_t page_tokens; /* positions of a KV page */
+    const struct weight_pin *pins;
+    int n_pins;
+};
+
+/* A weight or a slice of one, as this rank holds it. */
+struct plan_weight {
+    const char *name;
+    int32_t slot;
+    bool matrix;           /* packed for kernels; otherwise a vector of floats */
+    enum dtype src, dtype; /* in the checkpoint; as held */
+    struct layout layout;
+    int64_t all_rows, all_cols; /* of the whole tensor as a matrix; a vector is one row */
+    struct range row, col;      /* this rank's part */
+    struct cuts cuts;           /* of the local columns; matrices only */
+    size_t bytes;               /* as held */
+};
+
+enum slot_kind { SLOT_WORK, SLOT_WEIGHT, SLOT_KV };
+
+struct slot {
+    enum slot_kind kind;
+    val v; /* what it holds a form of; -1: staging, tables */
+    struct layout layout;
+    uint8_t row_axis;              /* AX_TOKEN or AX_OUT; 0 for weights */
+    uint8_t n_dims;                /* without the row axis */
+    uint8_t dim[GRAPH_MAX_DIMS];   /* enum axis */
+    int32_t dim_n[GRAPH_MAX_DIMS]; /* local sizes */
+    int32_t width;                 /* elements of a row: product of dim_n */
+    size_t row_bytes;
+    size_t bytes;          /* at the maximum of rows */
+    size_t offset;         /* SLOT_WORK: in the work memory */
+    int32_t root;          /* the slot whose storage this one shares (itself if none) */
+    int32_t weight;        /* SLOT_WEIGHT: index into plan->weights */
+    struct act_layout act; /* quantised activations; act.kind == ACT_F32 means plain floats */
+    int32_t layer;         /* SLOT_KV */
+    int32_t def, last;     /* first and last step that touches it */
+};
+
+/* How a step's work is shared among threads; two steps with the same share of the same storage need no
+ * barrier. */
+enum share_kind {
+    SHARE_ONE,  /* thread 0: collectives */
+    SHARE_ROWS, /* contiguous runs of rows */
+    SHARE_COLS, /* contiguous runs of 8-column panels, all rows */
+    SHARE_HEADS /* attention's own tasks */
+};
+
+enum step_kind {                           /* an op, or one of these */
+                 STEP_QUANTIZE = OP_COUNT, /* a row of floats -> a record for integer kernels */
+                 STEP_ROPE_TABLE,          /* cos and sin of the tick's positions */
+                 STEP_KINDS
+};
+const char *step_name(int kind);
+
+struct step {
+    uint8_t kind;  /* enum op_kind or enum step_kind */
+    uint8_t share; /* enum share_kind */
+    bool barrier;  /* threads meet before it */
+    int16_t layer;
+    int32_t op;    /* graph op; -1 for planner's own */
+    int32_t in[3]; /* slots; -1: none. in[2]: ROPE's table */
+    int32_t out;
+    int32_t tmp;                /* staging slot of collectives, or -1 */
+    uint8_t axis_from, axis_to; /* collectives */
+    int32_t rope;               /* STEP_ROPE_TABLE: index into graph->ropes */
+};
+
+struct plan {
+    const struct graph *graph;
+    struct plan_options opt; /* source and pins are not kept */
+    struct arena *arena;
+    struct slot *slots;
+    struct step *steps;
+    struct plan_weight *weights;
+    int32_t n_slots, n_steps, n_weights;
+    int32_t cap_slots, cap_steps, cap_weights;
+    int32_t gran[AX_COUNT]; /* elements that stay together when the axis is cut */
+    int32_t logits;         /* slot, whole on every rank */
+    size_t work_bytes, weight_bytes;
+    size_t kv_record_bytes,
+        kv_page_bytes; /* one head and position; one page of one layer, K and V, this rank */
+    int32_t n_kv_layers;
+    bool bits_equal;   /* this degree yields the same bits as one rank */
+    char why_not[160]; /* if not */
+};
+
+/* ERR_SPLIT says which degrees are legal for this model. */
+int plan_make(const struct graph *g, const struct plan_options *o, struct plan **ret, struct err *e);
+void plan_free(struct plan *p); /* NULL is fine */
+
+/* Rank r's range of an axis when it is split over n ranks, and the chunk boundaries of the whole axis.
+ * KV_HEAD follows HEAD: the KV heads that rank r's query heads use (ranges may overlap). */
+struct range plan_part(const struct plan *p, enum axis a, int r, int n);
+/* The degrees from 1 to max that leave no rank without heads or without FFN columns, appended as "1, 2, 4".
+ */
+void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, struct buf *out);
+
+/* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
+uint64_t plan_hash(const struct plan *p);
+
+/* Payload bytes of a collective step for `rows` rows: what one rank puts in. */
+size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows);
+static inline size_t plan_kv_token_bytes(const struct plan *p)
+{
+    return p->kv_page_bytes / (size_t)p->opt.page_tokens * (size_t)p->n_kv_layers;
+}
+
+/* The program as text (golden tests, `yoke plan`): equal consecutive layers are folded. */
+void plan_print(const struct plan *p, struct buf *out);
+
+#endif

@@ -1,0 +1,117 @@
+#include <string.h>
+#include "base/mem.h"
+#include "plan/plan.h"
+
+static const char *short_name(const char *name)
+{
+    const char *p = strstr(name, ".layers.");
+    if (p && (p = strchr(p + 8, '.')))
+        return p + 1;
+    return name;
+}
+
+static void print_layout(struct layout l, struct buf *out)
+{
+    static const char *const kinds[] = {"whole", "split", "partial"};
+    buf_adds(out, kinds[l.kind]);
+    if (l.kind == LAY_SPLIT)
+        buf_addf(out, "(%s)", axis_name(l.axis));
+}
+
+/* Slots count from the first one of their layer, so that equal layers print equally. */
+static void print_slot(const struct plan *p, int32_t i, int32_t base, struct buf *out)
+{
+    const struct slot *s = &p->slots[i];
+    if (s->kind == SLOT_WEIGHT) {
+        const struct plan_weight *w = &p->weights[s->weight];
+        buf_adds(out, short_name(w->name));
+        if (w->matrix)
+            buf_addf(out, "[%s %dx%d of %lldx%lld ", dtype_name(w->dtype), range_n(w->row), range_n(w->col),
+                     (long long)w->all_rows, (long long)w->all_cols);
+        else
+            buf_addf(out, "[%d of %lld ", range_n(w->col), (long long)w->all_cols);
+        print_layout(s->layout, out);
+        buf_addc(out, ']');
+        return;
+    }
+    if (s->kind == SLOT_KV) {
+        buf_addf(out, "kv[%d heads ", s->dim_n[0]);
+        print_layout(s->layout, out);
+        buf_addc(out, ']');
+        return;
+    }
+    buf_addf(out, "%%%d", i - base);
+    if (s->act.kind != ACT_F32)
+        buf_adds(out, s->act.kind == ACT_Q32 ? "q32" : "qc");
+    buf_addf(out, "[%s", s->row_axis == AX_OUT ? "out" : "token");
+    for (int d = 0; d < s->n_dims; d++)
+        buf_addf(out, ",%s=%d", axis_name(s->dim[d]), s->dim_n[d]);
+    buf_addc(out, ' ');
+    print_layout(s->layout, out);
+    buf_addc(out, ']');
+}
+
+static int32_t first_slot(const struct plan *p, int32_t from, int32_t to)
+{
+    int32_t base = INT32_MAX;
+    for (int32_t i = from; i < to; i++)
+        base = MIN(base, p->steps[i].out);
+    return base;
+}
+
+static void print_steps(const struct plan *p, int32_t from, int32_t to, struct buf *out)
+{
+    static const char shares[] = {'1', 'r', 'c', 'h'};
+    int32_t base = first_slot(p, from, to);
+    for (int32_t i = from; i < to; i++) {
+        const struct step *s = &p->steps[i];
+        buf_addf(out, "  %c%c %-14s ", s->barrier ? '|' : ' ', shares[s->share], step_name(s->kind));
+        print_slot(p, s->out, base, out);
+        buf_adds(out, " <-");
+        for (int k = 0; k < 3; k++)
+            if (s->in[k] >= 0 && !(s->kind == OP_ROPE && k == 2)) {
+                buf_addc(out, ' ');
+                print_slot(p, s->in[k], base, out);
+            }
+        if (plan_step_bytes(p, s, 1))
+            buf_addf(out, "  %zu bytes a row", plan_step_bytes(p, s, 1));
+        buf_addc(out, '\n');
+    }
+}
+
+void plan_print(const struct plan *p, struct buf *out)
+{
+    buf_addf(out, "rank %d of %d; bits %s\n", p->opt.rank, p->opt.tp,
+             p->bits_equal ? "as on one rank" : p->why_not);
+    struct buf last = BUF_INIT, now = BUF_INIT, fold = BUF_INIT;
+    int first_layer = -1;
+    for (int32_t i = 0; i < p->n_steps;) {
+        int32_t end = i + 1;
+        while (end < p->n_steps && p->steps[end].layer == p->steps[i].layer)
+            end++;
+        int layer = p->steps[i].layer;
+        buf_clear(&now);
+        print_steps(p, i, end, &now);
+        if (layer >= 0 && last.len == now.len && !memcmp(last.s, now.s, now.len)) {
+            buf_clear(&fold);
+            buf_addf(&fold, "layers %d-%d: as layer %d\n", first_layer + 1, layer, first_layer);
+        } else {
+            buf_add(out, fold.s, fold.len);
+            buf_clear(&fold);
+            if (layer >= 0)
+                buf_addf(out, "layer %d:\n", layer);
+            buf_add(out, now.s, now.len);
+            first_layer = layer;
+            buf_clear(&last);
+            if (layer >= 0)
+                buf_add(&last, now.s, now.len);
+        }
+        i = end;
+    }
+    buf_add(out, fold.s, fold.len);
+    buf_addf(out, "weights %zu bytes, work %zu bytes, KV %zu bytes a token\n", p->weight_bytes, p->work_bytes,
+             plan_kv_token_bytes(p));
+    buf_release(&last);
+    buf_release(&now);
+    buf_release(&fold);
+}
