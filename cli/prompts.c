@@ -5,8 +5,8 @@
 #include <strings.h>
 
 #include "base/buf.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "cli/input.h"
 #include "cli/options.h"
 #include "cli/suggest.h"
 
@@ -237,18 +237,6 @@ int prompts_parse(const char *text, size_t n, const char *where, int format, con
     return err;
 }
 
-static int read_stdin(struct buf *b, struct err *e)
-{
-    char chunk[1 << 16];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof(chunk), stdin)) > 0) {
-        if (n > PROMPTS_MAX_BYTES - b->len)
-            return err_set(e, ERR_LIMIT, "standard input: more than %d bytes of prompts", PROMPTS_MAX_BYTES);
-        buf_add(b, chunk, n);
-    }
-    return ferror(stdin) ? err_errno(e, "standard input") : 0;
-}
-
 static bool ends_in(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
@@ -265,16 +253,14 @@ int prompts_read(const struct settings *s, struct prompts *ret, struct warn_sink
         *ret = out;
         return 0;
     }
-    bool standard = !strcmp(s->prompts_file, "-");
     int format = s->prompts_format;
     if (format == PROMPTS_AUTO)
         format = ends_in(s->prompts_file, ".jsonl") || ends_in(s->prompts_file, ".ndjson") ? PROMPTS_JSONL
                                                                                            : PROMPTS_TEXT;
     struct buf b = BUF_INIT;
-    int err = standard ? read_stdin(&b, e) : file_slurp(s->prompts_file, PROMPTS_MAX_BYTES, &b, e);
+    int err = input_read(s->prompts_file, &b, e);
     if (!err)
-        err =
-            prompts_parse(b.s, b.len, standard ? "standard input" : s->prompts_file, format, s, ret, warn, e);
+        err = prompts_parse(b.s, b.len, input_name(s->prompts_file), format, s, ret, warn, e);
     buf_release(&b);
     return err;
 }

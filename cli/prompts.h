@@ -17,8 +17,6 @@
 #include <jansson.h>
 #include "cli/settings.h"
 
-enum { PROMPTS_MAX_BYTES = 256 << 20 };
-
 struct prompt {
     const json_t *id;       /* a string or an integer; NULL: none was given */
     const char *text;       /* NULL if there are messages; 0-terminated, but may hold zeros: */
