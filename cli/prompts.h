@@ -25,7 +25,7 @@ struct prompt {
     size_t n_text;          /* its length */
     const json_t *messages; /* for the chat template; NULL if there is text */
     const json_t *tools;    /* NULL: none */
-    struct sampling sample;
+    struct sampling_settings sample;
     size_t line; /* in its file, from 1; 0 for -p */
 };
 

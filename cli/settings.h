@@ -68,7 +68,7 @@ enum { QCFG_NONE, QCFG_INT8, QCFG_INT4 };
 
 /* How tokens are chosen and when a text ends: what one request may set for itself. Lengths count tokens; 0
  * means not set. */
-struct sampling {
+struct sampling_settings {
     bool do_sample; /* false: the most likely token, always */
     double temperature;
     int64_t top_k; /* 0: all */
@@ -125,7 +125,7 @@ struct settings {
     const char *system;
     const char *output; /* NULL: text on standard output only */
     bool skip_special_tokens, skip_prompt;
-    struct sampling sample;
+    struct sampling_settings sample;
     int64_t num_beams;
 
     /* The engine. 0 in a count: yoke chooses. */
@@ -175,6 +175,6 @@ void settings_check_model(const struct settings *s, const json_t *config, struct
 /* The same settling, for settings of which some were overlaid later (a line of a prompts file): temperature 0
  * means greedy, asking for a temperature means sampling, of two lengths that exclude each other the one with
  * the higher origin stays. Sentences about what was dropped go to `warn`. */
-void sampling_settle(struct sampling *p, const uint8_t *origin, struct warn_sink *warn);
+void sampling_settle(struct sampling_settings *p, const uint8_t *origin, struct warn_sink *warn);
 
 #endif

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include "base/file.h"
 #include "cli/prompts.h"
