@@ -378,6 +378,11 @@ const struct plan *team_plan(const struct team *t)
     return t->plan;
 }
 
+const struct team_options *team_options(const struct team *t)
+{
+    return &t->opt;
+}
+
 int team_threads(const struct team *t)
 {
     return t->opt.threads;

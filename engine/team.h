@@ -42,8 +42,9 @@ int team_serve(struct team *t, struct err *e);
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e);
 
 const struct plan *team_plan(const struct team *t);
-int team_threads(const struct team *t);           /* per rank */
-const char *team_transport(const struct team *t); /* "self", "threads", "mpi/shm", ... */
+const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
+int team_threads(const struct team *t);                        /* per rank */
+const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
 
 /* One rank's figures. Collective: rank 0 asks, all answer. ret: [team size]. */
 struct rank_report {

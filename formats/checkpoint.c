@@ -4,8 +4,6 @@
 
 #include <assert.h>
 #include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/arena.h"

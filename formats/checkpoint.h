@@ -31,7 +31,7 @@ struct tensor {
     const char *name; /* Hugging Face name */
     enum dtype dtype; /* DT_NONE: one that base/dtype.h has no name for; its bytes cannot be read */
     int n_dims;       /* 0: a scalar */
-    int64_t dim[4]; /* outermost first; dim[n_dims - 1] is contiguous */
+    int64_t dim[4];   /* outermost first; dim[n_dims - 1] is contiguous */
     uint64_t n_bytes;
     int file;        /* which of the checkpoint's files */
     uint64_t offset; /* of the first byte in that file */

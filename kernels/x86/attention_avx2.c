@@ -344,7 +344,7 @@ static void join_avx2(float *m, float *l, float *o, float m1, float l1, const fl
     }
 }
 
-static void finish_avx2(float *o, float l, int32_t d, float *y)
+static void finish_avx2(const float *o, float l, int32_t d, float *y)
 {
     __m256 inv = _mm256_set1_ps(1.0f / l), zero = _mm256_setzero_ps();
     int32_t x = 0;
