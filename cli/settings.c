@@ -622,10 +622,10 @@ static int settle_quant(struct parser *p)
                 p->e, ERR_USAGE,
                 "%s: activations are quantised only together with weights; give weight_dtype int8 or int4",
                 s->source[OPT_quant_activation_dtype]);
-        s->quant = s->quant_config.weight == QCFG_INT8   ? QUANT_W8A8
-                   : s->quant_config.weight == QCFG_INT4 ? QUANT_W4
-                                                         : QUANT_NONE;
-        if (s->quant != QUANT_NONE && s->quant_config.activation == QCFG_NONE)
+        s->quant = s->quant_config.weight == QCFG_INT8   ? WANT_W8A8
+                   : s->quant_config.weight == QCFG_INT4 ? WANT_W4
+                                                         : WANT_FULL;
+        if (s->quant != WANT_FULL && s->quant_config.activation == QCFG_NONE)
             warn_to(p->warn,
                     "%s: quantised weights meet int8 activations here, also where activation_dtype is None",
                     s->source[OPT_quant_weight_dtype]);
@@ -634,7 +634,7 @@ static int settle_quant(struct parser *p)
     }
     if (s->origin[OPT_quant_kvcache_dtype] > s->origin[OPT_kv_dtype] &&
         s->quant_config.kvcache == QCFG_INT8) {
-        s->kv_dtype = KV_INT8;
+        s->kv_dtype = CACHE_INT8;
         s->origin[OPT_kv_dtype] = s->origin[OPT_quant_kvcache_dtype];
         s->source[OPT_kv_dtype] = s->source[OPT_quant_kvcache_dtype];
     }

@@ -39,6 +39,10 @@ struct tensor {
 
 /* path: a folder, or a .gguf file, or a .safetensors file in a folder with config.json. */
 int checkpoint_open(const char *path, struct warn_sink *warn, struct checkpoint **ret, struct err *e);
+/* As checkpoint_open, with config.json and generation_config.json from another folder (NULL: beside the
+ * weights; a GGUF has its own). */
+int checkpoint_open_with(const char *path, const char *config_dir, struct warn_sink *warn,
+                         struct checkpoint **ret, struct err *e);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint *c);

@@ -365,16 +365,16 @@ static void test_quantization_config(void **state)
         const char *line, *config;
         int quant, kv, warnings;
     } cases[] = {
-        {"run -m M", "{quant_method: 'ptq', weight_dtype: 'int8', activation_dtype: 'int8'}", QUANT_W8A8,
-         KV_AUTO, 0},
-        {"run -m M", "{quant_method: rtn, weight_dtype: 'int8', activation_dtype: 'None'}", QUANT_W8A8,
-         KV_AUTO, 1},
-        {"run -m M", "{weight_dtype: int4, activation_dtype: int8, kvcache_dtype: int8}", QUANT_W4, KV_INT8,
+        {"run -m M", "{quant_method: 'ptq', weight_dtype: 'int8', activation_dtype: 'int8'}", WANT_W8A8,
+         CACHE_AUTO, 0},
+        {"run -m M", "{quant_method: rtn, weight_dtype: 'int8', activation_dtype: 'None'}", WANT_W8A8,
+         CACHE_AUTO, 1},
+        {"run -m M", "{weight_dtype: int4, activation_dtype: int8, kvcache_dtype: int8}", WANT_W4, CACHE_INT8,
          0},
-        {"run -m M", "{weight_dtype: 'None', kvcache_dtype: 'int8'}", QUANT_NONE, KV_INT8, 0},
-        {"run -m M --quant w4", "{weight_dtype: 'int8', activation_dtype: int8}", QUANT_W4, KV_AUTO, 0},
-        {"run -m M --kv-dtype f32", "{kvcache_dtype: 'int8'}", QUANT_NONE, KV_F32, 0},
-        {"run -m M", "null", QUANT_NONE, KV_AUTO, 0},
+        {"run -m M", "{weight_dtype: 'None', kvcache_dtype: 'int8'}", WANT_FULL, CACHE_INT8, 0},
+        {"run -m M --quant w4", "{weight_dtype: 'int8', activation_dtype: int8}", WANT_W4, CACHE_AUTO, 0},
+        {"run -m M --kv-dtype f32", "{kvcache_dtype: 'int8'}", WANT_FULL, CACHE_F32, 0},
+        {"run -m M", "null", WANT_FULL, CACHE_AUTO, 0},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char yaml[256];
@@ -596,7 +596,7 @@ static void test_whole_files(void **state)
     assert_int_equal(t.s.tp, 4);
     assert_int_equal(t.s.dp, 2);
     assert_int_equal(t.s.ep, 8);
-    assert_int_equal(t.s.quant, QUANT_W8A8);
+    assert_int_equal(t.s.quant, WANT_W8A8);
     assert_int_equal(t.s.format, FORMAT_JSON);
     trial_end(&t);
 
