@@ -34,7 +34,11 @@ struct entry {
 };
 
 static const struct entry entries[] = {
-    {"run", NULL}, {"plan", NULL}, {"logits", NULL}, {"tokenize", command_tokenize}, {"template", command_template},
+    {"run", NULL},
+    {"plan", NULL},
+    {"logits", NULL},
+    {"tokenize", command_tokenize},
+    {"template", command_template},
 };
 
 static int fail(int code, const char *msg)

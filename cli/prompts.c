@@ -258,7 +258,7 @@ int prompts_read(const struct settings *s, struct prompts *ret, struct warn_sink
         format = ends_in(s->prompts_file, ".jsonl") || ends_in(s->prompts_file, ".ndjson") ? PROMPTS_JSONL
                                                                                            : PROMPTS_TEXT;
     struct buf b = BUF_INIT;
-    int err = input_read(s->prompts_file, &b, e);
+    int err = input_read(s->prompts_file, INPUT_MAX_BYTES, &b, e);
     if (!err)
         err = prompts_parse(b.s, b.len, input_name(s->prompts_file), format, s, ret, warn, e);
     buf_release(&b);

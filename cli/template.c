@@ -29,7 +29,7 @@ static void given_release(struct given *g)
 static int read_json(const char *path, json_t **ret, struct err *e)
 {
     struct buf b = BUF_INIT;
-    int err = input_read(path, &b, e);
+    int err = input_read(path, INPUT_MAX_BYTES, &b, e);
     if (!err)
         err = json_parse(b.s, b.len, input_name(path), ret, e);
     buf_release(&b);

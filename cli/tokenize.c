@@ -56,7 +56,7 @@ static int encode(const struct settings *s, const struct tokenizer *t, struct er
     if (s->prompts.n)
         buf_adds(&text, s->prompts.v[0]);
     else
-        err = input_read(s->file ? s->file : "-", &text, e);
+        err = input_read(s->file ? s->file : "-", INPUT_MAX_BYTES, &text, e);
     if (!err) {
         struct encode_options o = {.add_special = s->add_special, .parse_special = s->parse_special};
         err = tokenizer_encode(t, text.s, text.len, o, &ids, e);

@@ -109,6 +109,21 @@ static void test_tokenize(void **state)
     check_parts("$Y tokenize -m " TOKENIZERS "gpt2 -f /nowhere", 3, "", "/nowhere");
 }
 
+/* Pipes are files too, and a folder is none. */
+static void test_inputs(void **state)
+{
+    (void)state;
+    check_parts("echo 'top_q: 3' | $Y run --config - -m M --greedy=1", 2, "", "--greedy takes no value");
+    check_parts("echo 'tp: x' | $Y plan --config - -m M", 2, "",
+                "standard input:1:5: tp should be an integer");
+    check_parts("mkfifo /tmp/$$; (echo 'tp: x' > /tmp/$$ &); $Y plan --config /tmp/$$ -m M; c=$?; rm "
+                "/tmp/$$; exit $c",
+                2, "", ":1:5: tp should be an integer");
+    check_parts("$Y plan --config /tmp -m M", 2, "", "cannot read /tmp: Is a directory");
+    check_parts("head -c 2000000 /dev/zero | $Y plan --config - -m M", 2, "",
+                "standard input: more than 1048576 bytes");
+}
+
 /* A template of its own, so that no model is needed. */
 static void test_template(void **state)
 {
@@ -151,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_top_level),
         cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_inputs),
         cmocka_unit_test(test_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
