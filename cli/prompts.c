@@ -10,6 +10,8 @@
 #include "cli/options.h"
 #include "cli/suggest.h"
 
+#define ROLE_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+
 struct reader {
     const struct settings *s;
     struct prompts *out;
@@ -93,14 +95,17 @@ static int check_content(const json_t *content, const char *where, struct err *e
     return json_is_array(content) ? 0 : err_set(e, ERR_USAGE, "%s: \"content\" should be a text", where);
 }
 
-static int check_messages(const json_t *messages, const char *where, struct err *e)
+int prompts_check_messages(const json_t *messages, const char *where, struct err *e)
 {
     if (!json_array_size(messages))
         return err_set(e, ERR_USAGE, "%s: \"messages\" should be a list of at least one message", where);
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *m = json_array_get(messages, i);
-        if (!json_is_string(json_object_get(m, "role")))
-            return err_set(e, ERR_USAGE, "%s: message %zu should be an object with a \"role\"", where, i + 1);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        /* A role is a name: templates put it next to control tokens, so it may not spell one itself. */
+        if (!role || !*role || role[strspn(role, ROLE_CHARACTERS)])
+            return err_set(e, ERR_USAGE, "%s: message %zu should be an object with a \"role\" such as user",
+                           where, i + 1);
         int err = check_content(json_object_get(m, "content"), where, e);
         if (err)
             return err;
@@ -128,7 +133,7 @@ static int take_own_key(struct prompt *p, const char *key, const json_t *v, cons
         p->text = json_string_value(v);
         p->n_text = json_string_length(v);
     } else if (!strcmp(key, "messages")) {
-        int err = check_messages(v, where, e);
+        int err = prompts_check_messages(v, where, e);
         if (err)
             return err;
         p->messages = v;

@@ -39,6 +39,9 @@ int prompts_read(const struct settings *s, struct prompts *ret, struct warn_sink
 /* One file's bytes; format is not PROMPTS_AUTO. Errors are ERR_USAGE and name where:line. */
 int prompts_parse(const char *text, size_t n, const char *where, int format, const struct settings *s,
                   struct prompts *ret, struct warn_sink *warn, struct err *e);
+/* What a list of messages must be before a template sees it: objects with a role that is a plain name and
+ * with content that is text, nothing, or text parts. ERR_USAGE. */
+int prompts_check_messages(const json_t *messages, const char *where, struct err *e);
 void prompts_release(struct prompts *p); /* fine for a zeroed one */
 
 #endif

@@ -7,8 +7,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "cli/chat.h"
 #include "cli/input.h"
+#include "cli/opening.h"
+#include "cli/prompts.h"
+#include "text/chat.h"
 
 enum { MAX_TEMPLATE = 1 << 20 };
 
@@ -42,7 +44,7 @@ static int read_messages(const struct settings *s, struct given *g, struct err *
         if (!s->prompts.n && !s->system)
             return err_set(e, ERR_USAGE, "no messages: give -p TEXT, --system TEXT or --messages FILE.json");
         const char *user = s->prompts.n ? s->prompts.v[0] : NULL;
-        return chat_messages(s->system, user, user ? strlen(user) : 0, &g->messages, e);
+        return messages_make(s->system, user, user ? strlen(user) : 0, &g->messages, e);
     }
     int err = read_json(s->messages, &g->document, e);
     if (err)
@@ -51,6 +53,9 @@ static int read_messages(const struct settings *s, struct given *g, struct err *
     if (!json_is_array(list))
         return err_set(e, ERR_USAGE, "%s should be a list of messages, or an object with \"messages\"",
                        input_name(s->messages));
+    err = prompts_check_messages(list, input_name(s->messages), e);
+    if (err)
+        return err;
     g->messages = json_copy((json_t *)list);
     if (s->system)
         json_array_insert_new(g->messages, 0,
@@ -102,12 +107,27 @@ static int open_template(const struct settings *s, const struct tokenizer *tok, 
                          struct err *e)
 {
     if (!s->template_file)
-        return chat_open_template(tok, s->tokenizer, ret, e);
+        return template_open(tok, s->tokenizer, ret, e);
     struct buf b = BUF_INIT;
     int err = file_slurp(s->template_file, MAX_TEMPLATE, &b, e);
     if (!err && (err = template_parse(b.s, b.len, ret, e)))
         err_prefix(e, "%s", s->template_file);
     buf_release(&b);
+    return err;
+}
+
+/* As transformers calls a template: what is not given is None, not undefined. */
+static int render(const struct settings *s, const struct given *g, const struct tokenizer *tok,
+                  const struct template *t, struct buf *out, struct err *e)
+{
+    json_t *vars = tok ? chat_vars(tok, g->messages, g->tools, s->generation_prompt)
+                       : json_pack("{s:O, s:b}", "messages", g->messages, "add_generation_prompt",
+                                   (int)s->generation_prompt);
+    json_object_set_new(vars, "tools", g->tools ? json_incref(g->tools) : json_null());
+    json_object_set_new(vars, "documents", json_null());
+    json_object_update(vars, g->vars);
+    int err = template_render(t, vars, (struct template_limits){0}, out, e);
+    json_decref(vars);
     return err;
 }
 
@@ -124,13 +144,11 @@ int command_template(struct settings *s, struct warn_sink *warn, struct err *e)
     if (!err)
         err = read_vars(s, &g, e);
     if (!err && s->tokenizer)
-        err = chat_open_tokenizer(s->tokenizer, &tok, e);
+        err = tokenizer_open_path(s->tokenizer, &tok, e);
     if (!err)
         err = open_template(s, tok, &t, e);
-    if (!err) {
-        struct chat c = {g.messages, g.tools, g.vars, s->generation_prompt};
-        err = chat_render(t, tok, &c, &out, e);
-    }
+    if (!err)
+        err = render(s, &g, tok, t, &out, e);
     if (!err)
         fwrite(out.s, 1, out.len, stdout);
     buf_release(&out);

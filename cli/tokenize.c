@@ -6,8 +6,8 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
-#include "cli/chat.h"
 #include "cli/input.h"
+#include "cli/opening.h"
 
 /* Vocabulary spellings are UTF-8 in every format; were one not, JSON could not hold it. */
 static json_t *json_text(const char *s, size_t n)
@@ -98,7 +98,7 @@ int command_tokenize(struct settings *s, struct warn_sink *warn, struct err *e)
 {
     (void)warn;
     struct tokenizer *t = NULL;
-    int err = chat_open_tokenizer(s->tokenizer, &t, e);
+    int err = tokenizer_open_path(s->tokenizer, &t, e);
     if (!err)
         err = s->origin[OPT_ids] ? decode(s, t, e) : encode(s, t, e);
     tokenizer_free(t);

@@ -1,4 +1,4 @@
-#include "cli/chat.h"
+#include "cli/opening.h"
 
 #include <string.h>
 #include <strings.h>
@@ -13,7 +13,7 @@ static bool ends_in(const char *s, const char *end)
     return n >= m && !strcasecmp(s + n - m, end);
 }
 
-int chat_open_tokenizer(const char *path, struct tokenizer **ret, struct err *e)
+int tokenizer_open_path(const char *path, struct tokenizer **ret, struct err *e)
 {
     if (path_is_dir(path))
         return tokenizer_open_dir(path, ret, e);
@@ -32,7 +32,7 @@ int chat_open_tokenizer(const char *path, struct tokenizer **ret, struct err *e)
     return err;
 }
 
-int chat_open_template(const struct tokenizer *t, const char *where, struct template **ret, struct err *e)
+int template_open(const struct tokenizer *t, const char *where, struct template **ret, struct err *e)
 {
     const char *source = tokenizer_chat_template(t);
     if (!source)
@@ -54,7 +54,7 @@ static int add_message(json_t *list, const char *role, const char *text, size_t 
     return 0;
 }
 
-int chat_messages(const char *system, const char *user, size_t n_user, json_t **ret, struct err *e)
+int messages_make(const char *system, const char *user, size_t n_user, json_t **ret, struct err *e)
 {
     json_t *list = json_array();
     int err = 0;
@@ -66,33 +66,5 @@ int chat_messages(const char *system, const char *user, size_t n_user, json_t **
         json_decref(list);
     else
         *ret = list;
-    return err;
-}
-
-static void set_token(json_t *vars, const char *name, const struct tokenizer *t, int id)
-{
-    const char *spelling = id >= 0 ? tokenizer_token(t, id) : NULL;
-    if (spelling)
-        json_object_set_new(vars, name, json_string(spelling));
-}
-
-int chat_render(const struct template *t, const struct tokenizer *tok, const struct chat *c, struct buf *out,
-                struct err *e)
-{
-    /* As transformers calls it: what is not given is None, not undefined. */
-    json_t *vars = json_object();
-    json_object_set(vars, "messages", (json_t *)c->messages);
-    json_object_set_new(vars, "tools", c->tools ? json_incref((json_t *)c->tools) : json_null());
-    json_object_set_new(vars, "documents", json_null());
-    json_object_set_new(vars, "add_generation_prompt", json_boolean(c->add_generation_prompt));
-    if (tok) {
-        set_token(vars, "bos_token", tok, tokenizer_bos(tok));
-        set_token(vars, "eos_token", tok, tokenizer_eos(tok));
-    }
-    if (c->vars)
-        json_object_update(vars, (json_t *)c->vars);
-    struct template_limits limits = {0};
-    int err = template_render(t, vars, limits, out, e);
-    json_decref(vars);
     return err;
 }
