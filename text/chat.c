@@ -13,8 +13,9 @@ json_t *chat_vars(const struct tokenizer *t, const json_t *messages, const json_
 {
     json_t *vars = json_object();
     json_object_set(vars, "messages", (json_t *)messages);
-    if (tools)
-        json_object_set(vars, "tools", (json_t *)tools);
+    /* as transformers calls a template: what is not given is None, not undefined */
+    json_object_set_new(vars, "tools", tools ? json_incref((json_t *)tools) : json_null());
+    json_object_set_new(vars, "documents", json_null());
     json_object_set_new(vars, "add_generation_prompt", json_boolean(add_generation_prompt));
     const char *bos = tokenizer_bos(t) >= 0 ? tokenizer_token(t, tokenizer_bos(t)) : NULL;
     const char *eos = tokenizer_eos(t) >= 0 ? tokenizer_token(t, tokenizer_eos(t)) : NULL;
