@@ -212,7 +212,7 @@ static float top_k_bound(struct sampler *s, const float *row, int32_t k)
         s->value[n] = row[i];
         n += row[i] >= at_least && fabsf(row[i]) <= FLT_MAX;
     }
-    return n <= k ? -INFINITY : select_highest(s->value, n, k);
+    return n <= k ? at_least : select_highest(s->value, n, k);
 }
 
 static bool before(struct entry a, struct entry b)
