@@ -101,10 +101,10 @@ int bpe_add_merge(struct bpe *b, const char *left, size_t n_left, const char *ri
 
 void bpe_set_affixes(struct bpe *b, const char *prefix, const char *suffix)
 {
-    b->prefix = prefix ? xstrdup(prefix) : NULL;
-    b->suffix = suffix ? xstrdup(suffix) : NULL;
     b->prefix_len = prefix ? strlen(prefix) : 0;
     b->suffix_len = suffix ? strlen(suffix) : 0;
+    b->prefix = b->prefix_len ? xstrdup(prefix) : NULL; /* many files say "" for none */
+    b->suffix = b->suffix_len ? xstrdup(suffix) : NULL;
 }
 
 void bpe_finish(struct bpe *b)

@@ -774,6 +774,7 @@ int regex_find_all(const struct regex *r, struct regex_scratch *s, const char *t
             continue;
         }
         int rc = match_at(r, s, text, n, at, &work, &end, e);
+        m->work++;
         if (rc < 0)
             return rc;
         if (work > budget)
@@ -795,5 +796,6 @@ int regex_find_all(const struct regex *r, struct regex_scratch *s, const char *t
             break;
         }
     }
+    m->work += work;
     return 0;
 }

@@ -30,6 +30,7 @@ struct regex_match {
 struct regex_matches {
     struct regex_match *v;
     size_t n, cap;
+    uint64_t work; /* adds up over searches: places tried and bytes looked at again; for tests of linearity */
 };
 
 /* where: for the error sentence. */

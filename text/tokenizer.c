@@ -298,6 +298,13 @@ static int encode_text(struct encoding *c, const char *s, size_t n, struct ids *
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, struct encode_options o,
                      struct ids *ids, struct err *e)
 {
+    uint64_t work;
+    return tokenizer_encode_counted(t, text, n, o, ids, &work, e);
+}
+
+int tokenizer_encode_counted(const struct tokenizer *t, const char *text, size_t n, struct encode_options o,
+                             struct ids *ids, uint64_t *ret_work, struct err *e)
+{
     if (n > MAX_TEXT)
         return err_set(e, ERR_LIMIT, "a text of %zu bytes is too long to encode at once; the most is %zu", n,
                        MAX_TEXT);
@@ -322,6 +329,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, stru
     }
     if (rc)
         ids->n = before;
+    *ret_work = c.bpe.work + c.scratch.matches.work;
     text_scratch_release(&c.scratch);
     bpe_scratch_release(&c.bpe);
     pieces_release(&c.pieces);

@@ -45,4 +45,8 @@ void tokenizer_add_template(struct tokenizer *t, int32_t id);
 /* When all parts are there: the tables by id, the tries. */
 int tokenizer_finish(struct tokenizer *t, struct err *e);
 
+/* tokenizer_encode, and how much work it was: steps of the patterns and of merging, whatever the machine. */
+int tokenizer_encode_counted(const struct tokenizer *t, const char *text, size_t n, struct encode_options o,
+                             struct ids *ids, uint64_t *ret_work, struct err *e);
+
 #endif
