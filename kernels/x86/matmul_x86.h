@@ -22,6 +22,10 @@
 #include "kernels/matmul.h"
 #include "kernels/matmul_layout.h"
 
+#ifdef __clang__ /* under sanitizers it may not unroll, and warns of it; that is only slower */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* Compilers know that integer sums may be reordered, and GCC does it: it keeps all terms for a balanced sum,
