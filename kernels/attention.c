@@ -3,9 +3,11 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#include "base/cpu.h"
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "kernels/sum.h"
+#include "kernels/x86/x86.h"
 
 /* Element k of a record (for i8 the bare code). Called with a constant type, so that the branches vanish. */
 static inline float kv_at(enum kv_dtype t, const uint8_t *record, int32_t k)
@@ -115,7 +117,7 @@ static void join_c(float *m, float *l, float *o, float m1, float l1, const float
         o[x] = fmaf(o1[x], b, o[x] * a);
 }
 
-static void finish_c(float *o, float l, int32_t d, float *y)
+static void finish_c(const float *o, float l, int32_t d, float *y)
 {
     float inv = 1.0f / l;
     for (int32_t x = 0; x < d; x++)
@@ -131,5 +133,12 @@ void attention_kernels_init(struct attention_kernels *k, int cpu_level)
         .join = join_c,
         .finish = finish_c,
     };
-    (void)cpu_level;
+#if defined(__x86_64__)
+    if (cpu_level < CPU_AVX2)
+        return;
+    attention_init_avx2(k);
+    if (cpu_level < CPU_AVX512)
+        return;
+    attention_init_avx512(k);
+#endif
 }

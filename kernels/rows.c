@@ -1,11 +1,14 @@
 #include "kernels/rows.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
+#include "base/cpu.h"
 #include "base/dtype.h"
 #include "base/mem.h"
 #include "kernels/exp.h"
 #include "kernels/sum.h"
+#include "kernels/x86/x86.h"
 
 float yk_expf(float x)
 {
@@ -136,13 +139,16 @@ static void kv_store_i8_c(const float *x, int32_t n, void *record)
     int8_t *code = record;
     size_t padded = ROUND_UP((size_t)n, 4);
     float amax = 0, scale = 0;
+    bool finite = true;
     for (int32_t k = 0; k < n; k++) {
         float a = fabsf(x[k]);
         amax = a > amax ? a : amax;
-        scale += a - a; /* +0 while all are finite, else NaN */
+        finite &= a < INFINITY;
     }
     memset(code, 0, padded);
-    if (scale == 0 && amax >= KV_I8_TINY) {
+    if (!finite) {
+        scale = NAN;
+    } else if (amax >= KV_I8_TINY) {
         scale = amax / 127.0f;
         float to_code = 127.0f / amax;
         for (int32_t k = 0; k < n; k++)
@@ -167,5 +173,12 @@ void rows_kernels_init(struct rows_kernels *k, int cpu_level)
                      [KV_BF16] = kv_store_bf16_c,
                      [KV_I8] = kv_store_i8_c},
     };
-    (void)cpu_level;
+#if defined(__x86_64__)
+    if (cpu_level < CPU_AVX2)
+        return;
+    rows_init_avx2(k);
+    if (cpu_level < CPU_AVX512)
+        return;
+    rows_init_avx512(k);
+#endif
 }

@@ -15,7 +15,7 @@
  *             same_floats(c, want, got, n, "n %d", n);
  *             guarded_end(c);
  *         }
- *         BENCH(c, 12.0 * n, "GB/s", c->k.rows.add(a, b, n, y));
+ *         BENCH(c, 12.0 * n, "GB/s", "n 4096", c->k.rows.add(a, b, n, y));
  *     }
  *
  * For the C level itself check_slot() says yes only with --bench; the comparison is then C with C.
@@ -45,9 +45,9 @@ bool check_ok(const struct check *c); /* false once something was wrong with the
 /* Marks the open slot as failed; the first message per slot is printed. */
 void check_fail(struct check *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Memory for one argument, with canaries on both sides and an unreadable page behind. align >= 4 (a power of
- * two) is what the kernel may count on: the address is never aligned better, and half of the time, as far as
- * alignment allows, the last byte is the last readable one. Contents are random bytes. */
+/* Memory for one argument, with canaries on both sides and an unreadable page behind. align (a power of two)
+ * is what the kernel may count on. Half of the time the last byte is, as far as alignment allows, the last
+ * readable one; otherwise the place is random. Contents are random bytes. */
 void *guarded(struct check *c, size_t bytes, size_t align);
 /* Ends the use of all guarded memory since the last call: looks at the canaries, then unmaps it. */
 void guarded_end(struct check *c);
