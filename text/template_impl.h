@@ -397,6 +397,7 @@ struct binding {
 };
 struct scope {
     struct scope *parent;
+    bool kept; /* by a macro or a recursive loop: not to be used again for a loop's next turn */
     struct binding *b;
     size_t n, cap;
 };
