@@ -43,8 +43,7 @@ static void enter(struct render *r, const struct node *n)
 {
     r->where = n;
     charge(r, 1);
-    if (++r->depth > MAX_EVAL_DEPTH)
-        tmpl_raise(r, ERR_LIMIT, "the template recurses more than %d levels deep", MAX_EVAL_DEPTH);
+    enter_depth(r);
 }
 
 static void leave(struct render *r)
