@@ -34,7 +34,11 @@ struct entry {
 };
 
 static const struct entry entries[] = {
-    {"run", NULL}, {"plan", NULL}, {"logits", NULL}, {"tokenize", NULL}, {"template", NULL},
+    {"run", NULL},
+    {"plan", NULL},
+    {"logits", NULL},
+    {"tokenize", command_tokenize},
+    {"template", command_template},
 };
 
 static int fail(int code, const char *msg)
@@ -43,7 +47,6 @@ static int fail(int code, const char *msg)
     return exit_code_of(code);
 }
 
-/* Prints and releases. What cannot be written (a full disk) must not look like success. */
 static int print(struct buf *b)
 {
     fwrite(b->s, 1, b->len, stdout);
@@ -134,6 +137,7 @@ static int dispatch(int argc, char **argv)
     return unknown_command(word);
 }
 
+/* What cannot be written (a full disk) must not look like success. */
 int main(int argc, char **argv)
 {
     int code = dispatch(argc, argv);

@@ -78,8 +78,10 @@ const char *next_word(const char **at, size_t *len)
 {
     if (!*at)
         return NULL;
-    const char *s = *at + strspn(*at, " ");
-    *len = strcspn(s, " ");
+    const char *s = *at;
+    while (*s == ' ')
+        s++;
+    *len = (size_t)(strchrnul(s, ' ') - s);
     *at = s + *len;
     return *len ? s : NULL;
 }

@@ -5,10 +5,12 @@
 #include <strings.h>
 
 #include "base/buf.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "cli/input.h"
 #include "cli/options.h"
 #include "cli/suggest.h"
+
+#define ROLE_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 struct reader {
     const struct settings *s;
@@ -93,14 +95,17 @@ static int check_content(const json_t *content, const char *where, struct err *e
     return json_is_array(content) ? 0 : err_set(e, ERR_USAGE, "%s: \"content\" should be a text", where);
 }
 
-static int check_messages(const json_t *messages, const char *where, struct err *e)
+int prompts_check_messages(const json_t *messages, const char *where, struct err *e)
 {
     if (!json_array_size(messages))
         return err_set(e, ERR_USAGE, "%s: \"messages\" should be a list of at least one message", where);
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *m = json_array_get(messages, i);
-        if (!json_is_string(json_object_get(m, "role")))
-            return err_set(e, ERR_USAGE, "%s: message %zu should be an object with a \"role\"", where, i + 1);
+        const char *role = json_string_value(json_object_get(m, "role"));
+        /* A role is a name: templates put it next to control tokens, so it may not spell one itself. */
+        if (!role || !*role || role[strspn(role, ROLE_CHARACTERS)])
+            return err_set(e, ERR_USAGE, "%s: message %zu should be an object with a \"role\" such as user",
+                           where, i + 1);
         int err = check_content(json_object_get(m, "content"), where, e);
         if (err)
             return err;
@@ -128,7 +133,7 @@ static int take_own_key(struct prompt *p, const char *key, const json_t *v, cons
         p->text = json_string_value(v);
         p->n_text = json_string_length(v);
     } else if (!strcmp(key, "messages")) {
-        int err = check_messages(v, where, e);
+        int err = prompts_check_messages(v, where, e);
         if (err)
             return err;
         p->messages = v;
@@ -237,18 +242,6 @@ int prompts_parse(const char *text, size_t n, const char *where, int format, con
     return err;
 }
 
-static int read_stdin(struct buf *b, struct err *e)
-{
-    char chunk[1 << 16];
-    size_t n;
-    while ((n = fread(chunk, 1, sizeof(chunk), stdin)) > 0) {
-        if (n > PROMPTS_MAX_BYTES - b->len)
-            return err_set(e, ERR_LIMIT, "standard input: more than %d bytes of prompts", PROMPTS_MAX_BYTES);
-        buf_add(b, chunk, n);
-    }
-    return ferror(stdin) ? err_errno(e, "standard input") : 0;
-}
-
 static bool ends_in(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);
@@ -265,16 +258,14 @@ int prompts_read(const struct settings *s, struct prompts *ret, struct warn_sink
         *ret = out;
         return 0;
     }
-    bool standard = !strcmp(s->prompts_file, "-");
     int format = s->prompts_format;
     if (format == PROMPTS_AUTO)
         format = ends_in(s->prompts_file, ".jsonl") || ends_in(s->prompts_file, ".ndjson") ? PROMPTS_JSONL
                                                                                            : PROMPTS_TEXT;
     struct buf b = BUF_INIT;
-    int err = standard ? read_stdin(&b, e) : file_slurp(s->prompts_file, PROMPTS_MAX_BYTES, &b, e);
+    int err = input_read(s->prompts_file, INPUT_MAX_BYTES, &b, e);
     if (!err)
-        err =
-            prompts_parse(b.s, b.len, standard ? "standard input" : s->prompts_file, format, s, ret, warn, e);
+        err = prompts_parse(b.s, b.len, input_name(s->prompts_file), format, s, ret, warn, e);
     buf_release(&b);
     return err;
 }

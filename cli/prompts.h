@@ -17,15 +17,13 @@
 #include <jansson.h>
 #include "cli/settings.h"
 
-enum { PROMPTS_MAX_BYTES = 256 << 20 };
-
 struct prompt {
     const json_t *id;       /* a string or an integer; NULL: none was given */
     const char *text;       /* NULL if there are messages; 0-terminated, but may hold zeros: */
     size_t n_text;          /* its length */
     const json_t *messages; /* for the chat template; NULL if there is text */
     const json_t *tools;    /* NULL: none */
-    struct sampling sample;
+    struct sampling_settings sample;
     size_t line; /* in its file, from 1; 0 for -p */
 };
 
@@ -41,6 +39,9 @@ int prompts_read(const struct settings *s, struct prompts *ret, struct warn_sink
 /* One file's bytes; format is not PROMPTS_AUTO. Errors are ERR_USAGE and name where:line. */
 int prompts_parse(const char *text, size_t n, const char *where, int format, const struct settings *s,
                   struct prompts *ret, struct warn_sink *warn, struct err *e);
+/* What a list of messages must be before a template sees it: objects with a role that is a plain name and
+ * with content that is text, nothing, or text parts. ERR_USAGE. */
+int prompts_check_messages(const json_t *messages, const char *where, struct err *e);
 void prompts_release(struct prompts *p); /* fine for a zeroed one */
 
 #endif

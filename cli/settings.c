@@ -622,10 +622,10 @@ static int settle_quant(struct parser *p)
                 p->e, ERR_USAGE,
                 "%s: activations are quantised only together with weights; give weight_dtype int8 or int4",
                 s->source[OPT_quant_activation_dtype]);
-        s->quant = s->quant_config.weight == QCFG_INT8   ? QUANT_W8A8
-                   : s->quant_config.weight == QCFG_INT4 ? QUANT_W4
-                                                         : QUANT_NONE;
-        if (s->quant != QUANT_NONE && s->quant_config.activation == QCFG_NONE)
+        s->quant = s->quant_config.weight == QCFG_INT8   ? WANT_W8A8
+                   : s->quant_config.weight == QCFG_INT4 ? WANT_W4
+                                                         : WANT_FULL;
+        if (s->quant != WANT_FULL && s->quant_config.activation == QCFG_NONE)
             warn_to(p->warn,
                     "%s: quantised weights meet int8 activations here, also where activation_dtype is None",
                     s->source[OPT_quant_weight_dtype]);
@@ -634,7 +634,7 @@ static int settle_quant(struct parser *p)
     }
     if (s->origin[OPT_quant_kvcache_dtype] > s->origin[OPT_kv_dtype] &&
         s->quant_config.kvcache == QCFG_INT8) {
-        s->kv_dtype = KV_INT8;
+        s->kv_dtype = CACHE_INT8;
         s->origin[OPT_kv_dtype] = s->origin[OPT_quant_kvcache_dtype];
         s->source[OPT_kv_dtype] = s->source[OPT_quant_kvcache_dtype];
     }
@@ -665,7 +665,7 @@ static int settle_split(struct parser *p)
 /* Whether a flag asks for randomness, and which. */
 static const char *asks_for_sampling(const struct settings *s)
 {
-    const struct sampling *p = &s->sample;
+    const struct sampling_settings *p = &s->sample;
     if (s->origin[OPT_temperature] == FROM_FLAG && p->temperature > 0)
         return s->source[OPT_temperature];
     if (s->origin[OPT_top_k] == FROM_FLAG && p->top_k != 1)
@@ -694,11 +694,6 @@ static int settle_sampling(struct parser *p)
     if (s->num_beams > 1) {
         warn_to(p->warn, "%s: there is no beam search; num_beams is reset to 1", s->source[OPT_num_beams]);
         s->num_beams = 1;
-    }
-    if (!s->use_past) {
-        warn_to(p->warn, "%s: keys and values are always kept; use_past False is not used",
-                s->source[OPT_use_past]);
-        s->use_past = true;
     }
     const char *const *stop = s->sample.stop.v;
     for (size_t i = 0; i < s->sample.stop.n; i++)
@@ -793,7 +788,7 @@ void settings_release(struct settings *s)
 /* --- what the checkpoint says ----------------------------------------------------------------------------
  */
 
-void sampling_settle(struct sampling *p, const uint8_t *origin, struct warn_sink *warn)
+void sampling_settle(struct sampling_settings *p, const uint8_t *origin, struct warn_sink *warn)
 {
     /* A flag, or a line of a prompts file, that asks for a temperature asks for sampling. */
     enum origin asked = 0;

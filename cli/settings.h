@@ -61,14 +61,14 @@ enum {
 };
 enum { FORMAT_TEXT, FORMAT_JSON, FORMAT_IDS };
 enum { PROMPTS_AUTO, PROMPTS_TEXT, PROMPTS_JSONL };
-enum { QUANT_NONE, QUANT_W8A8, QUANT_W4 };
-enum { KV_AUTO, KV_F32, KV_F16, KV_BF16, KV_INT8 };
-enum { CPU_AUTO = -1 }; /* else enum cpu_level */
+enum { WANT_FULL, WANT_W8A8, WANT_W4 }; /* --quant; the same numbers as enum quant */
+enum { CACHE_AUTO, CACHE_F32, CACHE_F16, CACHE_BF16, CACHE_INT8 }; /* --kv-dtype; enum kv_dtype, plus one */
+enum { CPU_AUTO = -1 };                                            /* else enum cpu_level */
 enum { QCFG_NONE, QCFG_INT8, QCFG_INT4 };
 
 /* How tokens are chosen and when a text ends: what one request may set for itself. Lengths count tokens; 0
  * means not set. */
-struct sampling {
+struct sampling_settings {
     bool do_sample; /* false: the most likely token, always */
     double temperature;
     int64_t top_k; /* 0: all */
@@ -125,7 +125,7 @@ struct settings {
     const char *system;
     const char *output; /* NULL: text on standard output only */
     bool skip_special_tokens, skip_prompt;
-    struct sampling sample;
+    struct sampling_settings sample;
     int64_t num_beams;
 
     /* The engine. 0 in a count: yoke chooses. */
@@ -175,6 +175,6 @@ void settings_check_model(const struct settings *s, const json_t *config, struct
 /* The same settling, for settings of which some were overlaid later (a line of a prompts file): temperature 0
  * means greedy, asking for a temperature means sampling, of two lengths that exclude each other the one with
  * the higher origin stays. Sentences about what was dropped go to `warn`. */
-void sampling_settle(struct sampling *p, const uint8_t *origin, struct warn_sink *warn);
+void sampling_settle(struct sampling_settings *p, const uint8_t *origin, struct warn_sink *warn);
 
 #endif

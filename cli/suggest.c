@@ -40,10 +40,22 @@ void suggest_init(struct suggest *s, const char *typed, size_t n)
     *s = (struct suggest){.typed = typed, .n = n};
 }
 
+static size_t limit_of(size_t n)
+{
+    return MAX((size_t)1, n / 3);
+}
+
+/* Words whose lengths alone tell them apart need no table. */
+static int distance_within_reason(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    size_t apart = n_a > n_b ? n_a - n_b : n_b - n_a;
+    return apart > limit_of(n_a) ? (int)apart : edit_distance(a, n_a, b, n_b);
+}
+
 /* `halves` counts half edits; n is the length by which they are judged. */
 static void offer(struct suggest *s, const char *candidate, size_t n_candidate, int halves, size_t n)
 {
-    int most = 2 * (int)MAX((size_t)1, n / 3) + 1;
+    int most = 2 * (int)limit_of(n) + 1;
     if (halves > most || (s->best && halves >= s->distance))
         return;
     s->best = candidate;
@@ -53,7 +65,7 @@ static void offer(struct suggest *s, const char *candidate, size_t n_candidate, 
 
 void suggest_try(struct suggest *s, const char *candidate, size_t n)
 {
-    offer(s, candidate, n, 2 * edit_distance(s->typed, s->n, candidate, n), s->n);
+    offer(s, candidate, n, 2 * distance_within_reason(s->typed, s->n, candidate, n), s->n);
 }
 
 static size_t leaf_at(const char *path, size_t n)
@@ -66,13 +78,13 @@ static size_t leaf_at(const char *path, size_t n)
 void suggest_try_path(struct suggest *s, const char *candidate, size_t n)
 {
     size_t at_typed = leaf_at(s->typed, s->n), at = leaf_at(candidate, n);
-    int halves = 2 * edit_distance(s->typed + at_typed, s->n - at_typed, candidate + at, n - at);
+    int halves = 2 * distance_within_reason(s->typed + at_typed, s->n - at_typed, candidate + at, n - at);
     /* "generation" for "generation_config": the beginning of a word that is two */
     size_t n_leaf = s->n - at_typed;
     if (n_leaf >= 5 && n - at > n_leaf && candidate[at + n_leaf] == '_' &&
         !strncasecmp(s->typed + at_typed, candidate + at, n_leaf))
         halves = MIN(halves, 3);
-    if (at_typed != at || memcmp(s->typed, candidate, at))
+    if (halves <= 2 * (int)limit_of(n_leaf) + 1 && (at_typed != at || memcmp(s->typed, candidate, at)))
         halves += edit_distance(s->typed, at_typed, candidate, at) <= 2 ? 1 : 2;
     offer(s, candidate, n, halves, s->n - at_typed);
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/file.h"
 #include "base/mem.h"
+#include "cli/input.h"
 
 /* One open mapping or sequence. */
 struct frame {
@@ -405,9 +405,9 @@ int yaml_parse(const char *text, size_t n, const char *where, struct arena *a, s
 int yaml_parse_file(const char *path, struct arena *a, struct yaml_node **ret, struct err *e)
 {
     struct buf b = BUF_INIT;
-    int err = file_slurp(path, YAML_MAX_BYTES, &b, e);
+    int err = input_read(path, YAML_MAX_BYTES, &b, e);
     if (!err)
-        err = yaml_parse(b.s, b.len, path, a, ret, e);
+        err = yaml_parse(b.s, b.len, input_name(path), a, ret, e);
     else if (e)
         e->code = err = ERR_USAGE; /* it is the configuration that is wrong, whatever the system calls it */
     buf_release(&b);

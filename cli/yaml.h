@@ -44,6 +44,7 @@ struct yaml_node {
 /* An empty file is an empty mapping; the root of any other must be a mapping. Errors are ERR_USAGE. */
 int yaml_parse(const char *text, size_t n, const char *where, struct arena *a, struct yaml_node **ret,
                struct err *e);
+/* path: as input_read() takes it. */
 int yaml_parse_file(const char *path, struct arena *a, struct yaml_node **ret, struct err *e);
 
 /* The value of a mapping's key; NULL if it is absent or `map` is no mapping. */

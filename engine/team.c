@@ -39,7 +39,8 @@ struct verdict {
 static int agree(struct team *t, int rc, struct err *e)
 {
     int n = t->comm->size;
-    struct verdict mine = {.code = rc, .hash = rc ? 0 : plan_hash(t->plan)}, *all;
+    struct verdict mine = {.code = rc, .hash = rc ? 0 : plan_hash(t->plan) + (uint64_t)t->opt.max_spans},
+                   *all;
     size_t *bytes;
     if (rc && e)
         snprintf(mine.msg, sizeof(mine.msg), "%.*s", (int)sizeof(mine.msg) - 1, e->msg);
@@ -84,11 +85,32 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
     return rc ? rc : load_check(t->c, t->plan, t->comm->rank == 0 ? warn : NULL, e);
 }
 
+/* Ranks on different hosts may have room for different numbers of pages; page numbers are shared, so the
+ * least counts. */
+static int agree_on_pages(struct team *t, struct err *e)
+{
+    int32_t *all;
+    size_t *bytes;
+    XNEW_N(all, (size_t)t->comm->size);
+    XNEW_N(bytes, (size_t)t->comm->size);
+    for (int i = 0; i < t->comm->size; i++)
+        bytes[i] = sizeof(*all);
+    int rc = comm_allgather(t->comm, &t->opt.n_pages, all, bytes, e);
+    for (int i = 0; i < t->comm->size && !rc; i++)
+        t->opt.n_pages = MIN(t->opt.n_pages, all[i]);
+    xfree(all);
+    xfree(bytes);
+    return rc;
+}
+
 /* Plans, loads, agrees, makes the run. Every rank goes through it at the same time. */
 static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, struct err *e)
 {
     double before = clock_s();
-    int rc = make_plan(t, warn, e);
+    int rc = agree_on_pages(t, e);
+    if (rc)
+        return rc;
+    rc = make_plan(t, warn, e);
     if (!rc)
         rc = load_weights(t->c, t->plan, t->opt.threads, t->comm->rank == 0 ? t->opt.progress : NULL,
                           t->opt.progress_ctx, &t->weights, e);

@@ -36,8 +36,7 @@ static const uint8_t *record(const struct layer *a, const struct task *t, int32_
     const struct plan *p = a->r->plan;
     int32_t page = t->span->pages[pos / p->opt.page_tokens];
     size_t index = (size_t)t->kv_head * (size_t)p->opt.page_tokens + (size_t)(pos % p->opt.page_tokens);
-    return kv_page(a->r, a->kv->layer, page) + (value ? p->kv_page_bytes / 2 : 0) +
-           index * p->kv_record_bytes;
+    return kv_page(a->r, a->kv, page) + (value ? a->kv->row_bytes / 2 : 0) + index * p->kv_record_bytes;
 }
 
 static void one_block(const struct layer *a, const struct task *t, struct scratch *x, int32_t base, int32_t n)

@@ -89,7 +89,8 @@ void step_reduce_scatter(struct run *r, const struct step *s, int ith, int nth)
 void step_alltoall(struct run *r, const struct step *s, int ith, int nth)
 {
     const struct slot *in = slot_of(r, s->in[0]), *out = slot_of(r, s->out), *tmp = slot_of(r, s->tmp);
-    size_t rows = (size_t)slot_rows(r, in), send[PLAN_MAX_RANKS] = {0}, recv[PLAN_MAX_RANKS] = {0}, n_send = 0;
+    size_t rows = (size_t)slot_rows(r, in), send[PLAN_MAX_RANKS] = {0}, recv[PLAN_MAX_RANKS] = {0},
+           n_send = 0;
     if (ith || !rows || r->err.code)
         return;
     /* what I hold is cut along axis_to; what I get is joined along axis_from */

@@ -25,7 +25,7 @@ struct run {
     struct kernels k;
     struct pool *pool;
     uint8_t *work; /* plan->work_bytes */
-    uint8_t *kv;   /* [kv layers][n_pages][K, V][kv heads][page_tokens] records */
+    uint8_t *kv;   /* see kv_page */
     size_t kv_bytes;
     float **inv_freq;          /* by rope */
     struct scratch *scratch;   /* by thread */
@@ -51,9 +51,10 @@ static inline const struct wmat *slot_mat(const struct run *r, const struct slot
 {
     return &r->weights->mat[s->weight];
 }
-static inline uint8_t *kv_page(const struct run *r, int32_t layer, int32_t page)
+/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each. */
+static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32_t page)
 {
-    return r->kv + ((size_t)layer * (size_t)r->opt.n_pages + (size_t)page) * r->plan->kv_page_bytes;
+    return r->kv + kv->offset * (size_t)r->opt.n_pages + kv->row_bytes * (size_t)page;
 }
 
 step_fn *step_fn_of(int kind);                                                          /* steps.c */

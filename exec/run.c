@@ -45,7 +45,7 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     r->work = big_alloc(p->work_bytes, "the work memory", e);
     if (!r->work)
         goto fail;
-    r->kv_bytes = p->kv_page_bytes * (size_t)o->n_pages * (size_t)p->n_kv_layers;
+    r->kv_bytes = p->kv_page_bytes * (size_t)o->n_pages;
     r->kv = big_alloc(r->kv_bytes, "the KV cache", e);
     if (!r->kv)
         goto fail;

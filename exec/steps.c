@@ -165,12 +165,12 @@ static void step_kv_append(struct run *r, const struct step *s, int ith, int nth
         while (i >= span->first + span->n)
             span++;
         int32_t pos = r->batch->pos[i];
-        uint8_t *page = kv_page(r, kv->layer, span->pages[pos / page_tokens]);
+        uint8_t *page = kv_page(r, kv, span->pages[pos / page_tokens]);
         const float *kx = slot_row(r, k, i), *vx = slot_row(r, v, i);
         for (int32_t h = 0; h < kv->dim_n[0]; h++) {
             size_t at = ((size_t)h * (size_t)page_tokens + (size_t)(pos % page_tokens)) * p->kv_record_bytes;
             r->k.rows.kv_store[p->opt.kv](kx + (size_t)h * (size_t)d, d, page + at);
-            r->k.rows.kv_store[p->opt.kv](vx + (size_t)h * (size_t)d, d, page + p->kv_page_bytes / 2 + at);
+            r->k.rows.kv_store[p->opt.kv](vx + (size_t)h * (size_t)d, d, page + kv->row_bytes / 2 + at);
         }
     }
 }

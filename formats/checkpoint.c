@@ -4,8 +4,6 @@
 
 #include <assert.h>
 #include <dirent.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/arena.h"
@@ -35,6 +33,7 @@ struct checkpoint {
     int n_files, cap_files;
     struct safetensors **st; /* one a file, or NULL */
     struct gguf_parts gguf;  /* one a file, or n = 0 */
+    const char *config_dir;  /* while opening: where the JSON files are, if not beside the weights */
     json_t *config, *generation_config;
     struct tensor *tensor;
     size_t n, cap;
@@ -415,9 +414,16 @@ static int read_object(const char *folder, const char *name, json_t **ret, struc
     return rc;
 }
 
-static int read_configs(struct checkpoint *c, const char *folder, const struct list *in_folder, struct err *e)
+static int read_configs(struct checkpoint *c, const char *folder, struct err *e)
 {
-    if (!list_has(in_folder, "config.json"))
+    if (c->config_dir)
+        folder = c->config_dir;
+    char *config = path_join(folder, "config.json"),
+         *generation = path_join(folder, "generation_config.json");
+    bool has_config = path_is_file(config), has_generation = path_is_file(generation);
+    xfree(config);
+    xfree(generation);
+    if (!has_config)
         return err_set(e, ERR_FORMAT,
                        "%s has no config.json; expected is a folder with config.json and safetensors, "
                        "or a GGUF file",
@@ -429,9 +435,7 @@ static int read_configs(struct checkpoint *c, const char *folder, const struct l
     if (!json_object_get(c->config, "architectures") && !json_object_get(c->config, "model_type"))
         return err_set(e, ERR_FORMAT, "%s/config.json has neither \"architectures\" nor \"model_type\"",
                        folder);
-    if (list_has(in_folder, "generation_config.json"))
-        return read_object(folder, "generation_config.json", &c->generation_config, e);
-    return 0;
+    return has_generation ? read_object(folder, "generation_config.json", &c->generation_config, e) : 0;
 }
 
 /* only: one file's name, or NULL for what the folder has. */
@@ -442,7 +446,7 @@ static int open_folder(struct checkpoint *c, const char *folder, const char *onl
     struct list all = {0}, weights = {0}, used = {0};
     int rc = list_folder(folder, &all, e);
     if (!rc)
-        rc = read_configs(c, folder, &all, e);
+        rc = read_configs(c, folder, e);
     if (rc)
         goto done;
     for (size_t i = 0; i < all.n; i++)
@@ -621,11 +625,19 @@ static int open_file(struct checkpoint *c, const char *path, struct warn_sink *w
 
 int checkpoint_open(const char *path, struct warn_sink *warn, struct checkpoint **ret, struct err *e)
 {
+    return checkpoint_open_with(path, NULL, warn, ret, e);
+}
+
+int checkpoint_open_with(const char *path, const char *config_dir, struct warn_sink *warn,
+                         struct checkpoint **ret, struct err *e)
+{
     struct checkpoint *c;
     XNEW(c);
     c->path = xstrdup(path);
+    c->config_dir = config_dir;
     c->names_arena = arena_new();
     int rc = path_is_dir(path) ? open_folder(c, path, NULL, warn, e) : open_file(c, path, warn, e);
+    c->config_dir = NULL;
     if (rc)
         checkpoint_close(c);
     else

@@ -31,7 +31,7 @@ struct tensor {
     const char *name; /* Hugging Face name */
     enum dtype dtype; /* DT_NONE: one that base/dtype.h has no name for; its bytes cannot be read */
     int n_dims;       /* 0: a scalar */
-    int64_t dim[4]; /* outermost first; dim[n_dims - 1] is contiguous */
+    int64_t dim[4];   /* outermost first; dim[n_dims - 1] is contiguous */
     uint64_t n_bytes;
     int file;        /* which of the checkpoint's files */
     uint64_t offset; /* of the first byte in that file */
@@ -39,6 +39,10 @@ struct tensor {
 
 /* path: a folder, or a .gguf file, or a .safetensors file in a folder with config.json. */
 int checkpoint_open(const char *path, struct warn_sink *warn, struct checkpoint **ret, struct err *e);
+/* As checkpoint_open, with config.json and generation_config.json from another folder (NULL: beside the
+ * weights; a GGUF has its own). */
+int checkpoint_open_with(const char *path, const char *config_dir, struct warn_sink *warn,
+                         struct checkpoint **ret, struct err *e);
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint *c);

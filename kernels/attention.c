@@ -117,7 +117,7 @@ static void join_c(float *m, float *l, float *o, float m1, float l1, const float
         o[x] = fmaf(o1[x], b, o[x] * a);
 }
 
-static void finish_c(float *o, float l, int32_t d, float *y)
+static void finish_c(const float *o, float l, int32_t d, float *y)
 {
     float inv = 1.0f / l;
     for (int32_t x = 0; x < d; x++)

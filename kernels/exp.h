@@ -5,8 +5,8 @@
  * 0.3466. ln 2 is split into two floats (Cody and Waite); fmaf makes n * EXP_LN2_HI exact. The polynomial has
  * degree 6; its coefficients minimise the largest relative error over that range (2^-28.2) and were rounded
  * to float one after the other, the rest refitted each time. 2^n is applied by adding n to the exponent
- * field, which is right while the result is a normal number: hence the two limits, which are the first float
- * whose result would be none and the last.
+ * field, which is right as long as the result is a normal number: EXP_MIN and EXP_MAX are the first and the
+ * last float for which it is.
  */
 #ifndef YOKE_KERNELS_EXP_H
 #define YOKE_KERNELS_EXP_H

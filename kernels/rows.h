@@ -1,12 +1,31 @@
-/* rows.h: kernels over one row of floats: norms, gates, rotary embedding, conversions. Arithmetic defined
- * here.
+/* rows.h: kernels over one row of floats: norms, gates, rotary embedding, conversions. Arithmetic is defined
+ * here: each operation is rounded to float; only what says fmaf is fused.
  *
- *   exp      yk_expf below: a polynomial of our own, the same bits at each level (libm's differ between
- * versions). rms_norm ss = lanes sum of x[k]^2 (kernels/sum.h);  inv = 1 / sqrtf(ss / n + eps);  y[k] = (x[k]
- * * inv) * w[k] silu     g / (1 + exp(-g));  glu: y[k] = silu(g[k]) * u[k].  gelu_tanh likewise with tanh
- * from exp. rope     half-split: (a, b) = (x[i], x[i + rot/2]), interleaved: (x[2i], x[2i+1]); a' = a * cos -
- * b * sin,  b' = b * cos + a * sin: each product rounded, then the sum rounded (as PyTorch does). Elements
- * from rot on are left alone.
+ *   exp        yk_expf below: a polynomial of our own, the same bits on each level (libm's versions differ)
+ *
+ *   rms_norm   ss = lanes sum of x[k]^2 (kernels/sum.h)
+ *              inv = 1 / sqrtf(ss / n + eps);  y[k] = (x[k] * inv) * w[k]
+ *
+ *   glu        y[k] = act(gate[k]) * up[k]
+ *              silu:       act(g) = g / (1 + exp(-g))
+ *              gelu_tanh:  t = fmaf((0.044715 * g) * g, g, g)
+ *                          act(g) = g / (1 + exp(-(2 sqrt(2/pi) * t)))
+ *              The latter is 0.5 g (1 + tanh(sqrt(2/pi) (g + 0.044715 g^3))) without its cancellation. Both
+ *              are g itself for large g, and NaN for g = -inf, as PyTorch's are.
+ *
+ *   rope       half:   (a, b) = (x[i], x[i + rot/2])
+ *              pairs:  (a, b) = (x[2i], x[2i + 1]);  i in [0, rot/2)
+ *              a' = a * cos - b * sin;  b' = b * cos + a * sin
+ *              Each product is rounded, then the sum, as PyTorch does. rot is even and at most head_dim;
+ *              elements from rot on are left alone.
+ *
+ *   kv_store   f16:    clamped to +-65504, then rounded to nearest even; NaN stays NaN
+ *              bf16:   rounded to nearest even; NaN stays NaN
+ *              i8:     amax = max |x|;  scale = amax / 127;  code = rint(x * (127 / amax))
+ *                      all zero if amax < 2^-100, where 127 / amax could overflow
+ *                      codes 0 and scale NaN if any x is infinite or NaN, so that it shows
+ *
+ * Which NaN comes out of a NaN is not defined; that one comes out is.
  */
 #ifndef YOKE_KERNELS_ROWS_H
 #define YOKE_KERNELS_ROWS_H
@@ -36,8 +55,8 @@ struct rows_kernels {
 };
 void rows_kernels_init(struct rows_kernels *k, int cpu_level);
 
-/* exp(x) for finite x and -inf, within 2 ulp; +0 below about -87.3 (results are never subnormal), +inf
- * above 88.7; NaN stays. */
+/* exp(x), at most 0.9 ulp off (kernels/exp.h has the method). +0 for x < -87.33654 (results are never
+ * subnormal), +inf for x > 88.72283; NaN stays NaN. */
 float yk_expf(float x);
 
 #endif

@@ -250,8 +250,8 @@ static int32_t as_layout(struct lower *lo, val v, struct layout want, int layer)
         return slot;
     struct plan *p = lo->p;
     struct layout have = lo->native[v.id];
-    if (have.kind == LAY_SPLIT && find_form(lo, v, WHOLE) >= 0)
-        have = WHOLE; /* it was gathered before: slicing is free */
+    if (find_form(lo, v, WHOLE) >= 0)
+        have = WHOLE; /* it was reduced or gathered before: slicing is free */
     int32_t from = find_form(lo, v, have), to = act_slot(p, v, want), tmp = -1;
     int kind = conversion(have, want);
     size_t in_row = p->slots[from].row_bytes, out_row = p->slots[to].row_bytes;
@@ -366,9 +366,11 @@ static void lower_op(struct lower *lo, int32_t i)
     if (o->kind == OP_KV_APPEND) {
         struct slot kv = {.kind = SLOT_KV, .v = o->out, .layout = out, .layer = p->n_kv_layers++};
         kv.dim_n[0] = local_n(p, AX_KV_HEAD, out);
-        slot = new_slot(p, kv);
         p->kv_record_bytes = kv_record_bytes(p->opt.kv, g->axis_n[AX_HEAD_DIM]);
-        p->kv_page_bytes = 2 * (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens * p->kv_record_bytes;
+        kv.row_bytes = 2 * (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens * p->kv_record_bytes;
+        kv.offset = p->kv_page_bytes;
+        p->kv_page_bytes += kv.row_bytes;
+        slot = new_slot(p, kv);
     } else {
         slot = act_slot(p, o->out, out);
     }

@@ -99,9 +99,9 @@ struct slot {
     uint8_t dim[GRAPH_MAX_DIMS];   /* enum axis */
     int32_t dim_n[GRAPH_MAX_DIMS]; /* local sizes */
     int32_t width;                 /* elements of a row: product of dim_n */
-    size_t row_bytes;
-    size_t bytes;          /* at the maximum of rows */
-    size_t offset;         /* SLOT_WORK: in the work memory */
+    size_t row_bytes;              /* SLOT_KV: of one page, K then V */
+    size_t bytes;                  /* at the maximum of rows */
+    size_t offset;         /* SLOT_WORK: in the work memory; SLOT_KV: page bytes of the layers before */
     int32_t root;          /* the slot whose storage this one shares (itself if none) */
     int32_t weight;        /* SLOT_WEIGHT: index into plan->weights */
     struct act_layout act; /* quantised activations; act.kind == ACT_F32 means plain floats */
@@ -150,8 +150,8 @@ struct plan {
     int32_t gran[AX_COUNT]; /* elements that stay together when the axis is cut */
     int32_t logits;         /* slot, whole on every rank */
     size_t work_bytes, weight_bytes;
-    size_t kv_record_bytes,
-        kv_page_bytes; /* one head and position; one page of one layer, K and V, this rank */
+    size_t kv_record_bytes; /* one head and position */
+    size_t kv_page_bytes;   /* one page of all layers, K and V, this rank */
     int32_t n_kv_layers;
     bool bits_equal;   /* this degree yields the same bits as one rank */
     char why_not[160]; /* if not */
@@ -175,7 +175,7 @@ uint64_t plan_hash(const struct plan *p);
 size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows);
 static inline size_t plan_kv_token_bytes(const struct plan *p)
 {
-    return p->kv_page_bytes / (size_t)p->opt.page_tokens * (size_t)p->n_kv_layers;
+    return p->kv_page_bytes / (size_t)p->opt.page_tokens;
 }
 
 /* The program as text (golden tests, `yoke plan`): equal consecutive layers are folded. */

@@ -552,22 +552,29 @@ FN(f_sum)
     return sum;
 }
 
-/* A key for each item, "a,b" giving a list of two. */
-static struct val *sort_keys(struct render *r, const struct list *l, struct val attribute, bool lower)
+/* A key for each item; with `rows` a list of keys, one for each attribute of "a,b" (and of one even where
+ * there is but one, for lists compare what they hold with == first, so that two None are no error). */
+static struct val *sort_keys(struct render *r, const struct list *l, struct val attribute, bool lower,
+                             bool rows)
 {
     struct val *keys = ralloc_n(r, l->n, sizeof(*keys));
-    const char *comma = attribute.t == V_STR ? memchr(attribute.s->s, ',', attribute.s->len) : NULL;
-    if (!comma) {
+    if (!rows || attribute.t != V_STR) {
         struct path path = path_new(r, attribute, lower);
-        for (size_t i = 0; i < l->n; i++)
+        for (size_t i = 0; i < l->n; i++) {
+            struct list *row = list_new(r, rows);
             keys[i] = path_get(r, &path, l->v[i]);
+            if (rows) {
+                list_push(r, row, keys[i]);
+                keys[i] = v_list(row);
+            }
+        }
         return keys;
     }
     for (size_t i = 0; i < l->n; i++)
-        keys[i] = v_list(list_new(r, 2));
+        keys[i] = v_list(list_new(r, 1));
     const char *s = attribute.s->s, *end = s + attribute.s->len;
     for (;;) {
-        comma = memchr(s, ',', (size_t)(end - s));
+        const char *comma = memchr(s, ',', (size_t)(end - s));
         struct path path = path_new(r, str_borrow(r, s, (size_t)((comma ? comma : end) - s)), lower);
         for (size_t i = 0; i < l->n; i++)
             list_push(r, keys[i].l, path_get(r, &path, l->v[i]));
@@ -589,7 +596,7 @@ static struct list *copy_list(struct render *r, const struct list *l)
 FN(f_sort)
 {
     struct list *l = copy_list(r, to_list(r, self));
-    sort_by(r, l->v, sort_keys(r, l, a->v[2], !flag(a->v[1])), l->n, flag(a->v[0]));
+    sort_by(r, l->v, sort_keys(r, l, a->v[2], !flag(a->v[1]), true), l->n, flag(a->v[0]));
     return v_list(l);
 }
 
@@ -607,7 +614,7 @@ FN(f_dictsort)
             type_error(r, "You can only sort by either \"key\" or \"value\"");
     }
     struct list *l = copy_list(r, to_list(r, dict_view(r, self.d, VIEW_ITEMS)));
-    sort_by(r, l->v, sort_keys(r, l, v_int(by), !flag(a->v[0])), l->n, flag(a->v[2]));
+    sort_by(r, l->v, sort_keys(r, l, v_int(by), !flag(a->v[0]), false), l->n, flag(a->v[2]));
     return v_list(l);
 }
 

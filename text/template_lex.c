@@ -56,11 +56,12 @@ static void place(struct lexer *x, const char *at, uint32_t *line, uint32_t *col
     *col = x->col;
 }
 
-#define lex_fail(x, at, ...)                                                                                 \
+#define lex_fail(x, at, ...) lex_refuse(x, ERR_FORMAT, at, __VA_ARGS__)
+#define lex_refuse(x, code, at, ...)                                                                         \
     do {                                                                                                     \
         uint32_t line_, col_;                                                                                \
         place((x), (at), &line_, &col_);                                                                     \
-        parse_fail((x)->trap, ERR_FORMAT, line_, col_, __VA_ARGS__);                                         \
+        parse_fail((x)->trap, (code), line_, col_, __VA_ARGS__);                                             \
     } while (0)
 
 static struct token *push(struct lexer *x, enum token_kind kind, const char *at, const char *s, size_t len)
@@ -254,7 +255,7 @@ static bool lex_number(struct lexer *x)
     char *stop;
     long long v = strtoll(text, &stop, base);
     if (errno || n + 1 >= sizeof(text))
-        lex_fail(x, p, "%.*s does not fit a 64-bit integer", (int)MIN(q - p, 64), p);
+        lex_refuse(x, ERR_LIMIT, p, "%.*s does not fit a 64-bit integer", (int)MIN(q - p, 64), p);
     push(x, T_INT, p, p, (size_t)(q - p))->i = v;
     moved(x, q);
     return true;
@@ -343,11 +344,8 @@ static void lex_string(struct lexer *x)
             cp = hex_escape(x, s + 1, q, 8);
             s += 8;
             break;
-        case 'N': {
-            uint32_t line, col;
-            place(x, s, &line, &col);
-            parse_fail(x->trap, ERR_UNSUPPORTED, line, col, "\\N{...} escapes are not supported, write \\u");
-        }
+        case 'N':
+            lex_refuse(x, ERR_UNSUPPORTED, s, "\\N{...} escapes are not supported, write \\u");
         default:
             if (*s >= '0' && *s <= '7') {
                 cp = 0;
@@ -477,6 +475,8 @@ static void lex_raw(struct lexer *x, const char *opened)
         moved(x, q);
         return;
     }
+    if (text == x->end) /* as jinja2 does */
+        return;
     lex_fail(x, opened, "this {%% raw %%} has no {%% endraw %%}");
 }
 
@@ -489,6 +489,8 @@ static void lex_comment(struct lexer *x, const char *opened)
             return;
         }
     }
+    if (x->p == x->end)
+        return;
     lex_fail(x, opened, "this comment is not closed with '#}'");
 }
 

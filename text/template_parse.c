@@ -271,21 +271,18 @@ static struct node *parse_string(struct parser *p)
     return constant(p, first, v_str(make_str(p, s, len)));
 }
 
-enum tuple_end { END_TAG, END_IN, END_RECURSIVE };
-
-static bool at_tuple_end(const struct parser *p, enum tuple_end extra)
+static bool at_tuple_end(const struct parser *p)
 {
-    return p->t->kind == T_VAR_END || p->t->kind == T_BLOCK_END || at_op(p, ")") ||
-           (extra == END_IN && at_name(p, "in")) || (extra == END_RECURSIVE && at_name(p, "recursive"));
+    return p->t->kind == T_VAR_END || p->t->kind == T_BLOCK_END || at_op(p, ")");
 }
 
 /* One expression, or several with commas between them, which make a tuple. */
-static struct node *parse_tuple(struct parser *p, bool with_cond, enum tuple_end extra, bool in_parentheses)
+static struct node *parse_tuple(struct parser *p, bool with_cond, bool in_parentheses)
 {
     const struct token *start = p->t;
     struct growing items = {0};
     bool is_tuple = false;
-    while (!at_tuple_end(p, extra)) {
+    while (!at_tuple_end(p)) {
         add(p, &items, with_cond ? parse_expression(p) : parse_or(p));
         if (!at_op(p, ","))
             break;
@@ -379,7 +376,7 @@ static struct node *parse_primary(struct parser *p)
     if (at_op(p, "[") || at_op(p, "{") || at_op(p, "(")) {
         struct node *ret;
         if (skip_op(p, "(")) {
-            ret = parse_tuple(p, true, END_TAG, true);
+            ret = parse_tuple(p, true, true);
             expect_op(p, ")");
         } else {
             ret = at_op(p, "[") ? parse_list(p) : parse_dict(p);
@@ -821,14 +818,14 @@ static const struct str *parse_target_name(struct parser *p)
     return intern(p, t->s, t->len);
 }
 
-static struct node *parse_target(struct parser *p, bool with_namespace, enum tuple_end extra);
+static struct node *parse_target(struct parser *p, bool with_namespace);
 
 static struct node *parse_one_target(struct parser *p, bool with_namespace)
 {
     const struct token *t = p->t;
     if (skip_op(p, "(")) {
         enter(p);
-        struct node *n = parse_target(p, with_namespace, END_TAG);
+        struct node *n = parse_target(p, with_namespace);
         leave(p);
         expect_op(p, ")");
         return n;
@@ -851,13 +848,13 @@ static struct node *parse_one_target(struct parser *p, bool with_namespace)
     return n;
 }
 
-static struct node *parse_target(struct parser *p, bool with_namespace, enum tuple_end extra)
+static struct node *parse_target(struct parser *p, bool with_namespace)
 {
     const struct token *start = p->t;
     struct growing items = {0};
     bool is_tuple = false;
     for (;;) {
-        if (items.list.n && (at_tuple_end(p, extra) || at_op(p, "=")))
+        if (items.list.n && at_tuple_end(p))
             break;
         add(p, &items, parse_one_target(p, with_namespace));
         if (!skip_op(p, ","))
@@ -891,9 +888,9 @@ static struct nodes parse_until(struct parser *p, const char *end, const char *t
 static struct node *parse_set(struct parser *p, const struct token *t)
 {
     struct node *n = node_at(p, N_SET, t);
-    n->set.target = parse_target(p, true, END_TAG);
+    n->set.target = parse_target(p, true);
     if (skip_op(p, "=")) {
-        n->set.value = parse_tuple(p, true, END_TAG, false);
+        n->set.value = parse_tuple(p, true, false);
         return n;
     }
     n->kind = N_SETBLOCK;
@@ -909,9 +906,9 @@ static struct node *parse_for(struct parser *p, const struct token *t)
     bool soft = p->soft;
     struct node *n = node_at(p, N_FOR, t);
     p->any_loops++;
-    n->loop.target = parse_target(p, false, END_IN);
+    n->loop.target = parse_target(p, false);
     expect_name(p, "in");
-    n->loop.iter = parse_tuple(p, false, END_RECURSIVE, false);
+    n->loop.iter = parse_tuple(p, false, false);
     p->soft = false;
     if (skip_name(p, "if"))
         n->loop.test = parse_expression(p);
@@ -933,7 +930,7 @@ static struct node *parse_if(struct parser *p, const struct token *t)
     struct node *first = node_at(p, N_IF, t), *n = first;
     p->soft = true;
     for (int chained = 0;;) {
-        n->branch.test = parse_tuple(p, false, END_TAG, false);
+        n->branch.test = parse_tuple(p, false, false);
         n->branch.body = parse_body(p, ends, "if", t);
         const struct token *end = take(p);
         if (token_is_name(end, "elif")) {
@@ -1064,7 +1061,7 @@ static struct node *parse_with(struct parser *p, const struct token *t)
     while (p->t->kind != T_BLOCK_END) {
         if (targets.list.n)
             expect_op(p, ",");
-        add(p, &targets, parse_target(p, false, END_TAG));
+        add(p, &targets, parse_target(p, false));
         expect_op(p, "=");
         add(p, &values, parse_expression(p));
     }
@@ -1205,7 +1202,7 @@ static struct nodes parse_statements(struct parser *p, const char *const *ends, 
         case T_VAR_BEGIN: {
             struct growing one = {0};
             n = node_at(p, N_PRINT, take(p));
-            add(p, &one, parse_tuple(p, true, END_TAG, false));
+            add(p, &one, parse_tuple(p, true, false));
             n->list = one.list;
             if (p->t->kind != T_VAR_END)
                 unexpected(p, "'}}'");

@@ -619,9 +619,8 @@ static struct val split_space(struct render *r, struct str *s, int64_t max)
             p += n;
         if (p == end)
             break;
-        if (max == 0) { /* the rest, without the white space at its end */
-            struct val rest = substring(r, s, p, end);
-            list_push(r, ret, str_strip(r, rest.s, NULL, false, true));
+        if (max == 0) {
+            list_push(r, ret, substring(r, s, p, end));
             break;
         }
         const char *word = p;
@@ -644,7 +643,7 @@ static struct val rsplit_space(struct render *r, struct str *s, int64_t max)
         if (end == s->s)
             break;
         if (max == 0) {
-            list_push(r, rev, str_strip(r, head.s, NULL, true, false));
+            list_push(r, rev, head);
             break;
         }
         const char *word = end;
@@ -1015,11 +1014,6 @@ static void format_value(struct render *r, struct scratch *out, struct val v, co
         size_t len = utf8_encode(u, (unsigned)as_int(v));
         put_padded(r, out, &f, u, len, 1, 0, '<');
     } else if (is_integral(v) && (!f.type || strchr("dnxXob", f.type))) {
-        if (v.t == V_BOOL && !f.type) {
-            struct val s = to_str(r, v);
-            put_padded(r, out, &f, s.s->s, s.s->len, s.s->len, 0, '>');
-            return;
-        }
         if (f.precision >= 0)
             type_error(r, "Precision not allowed in integer format specifier");
         if (f.type == 'd' || f.type == 'n')
@@ -1282,7 +1276,9 @@ struct val str_percent(struct render *r, struct str *format, struct val args)
         }
         if (p < end && *p == '.') {
             p++;
-            f.precision = MAX(star_or_count(r, &p, end, &a), 0);
+            f.precision = star_or_count(r, &p, end, &a);
+            if (f.precision < 0)
+                f.precision = 0;
         }
         while (p < end && (*p == 'l' || *p == 'h' || *p == 'L'))
             p++;

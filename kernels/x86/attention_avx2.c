@@ -5,17 +5,12 @@
 
 #include <math.h>
 #include <string.h>
-#include "base/mem.h"
+#include "kernels/x86/records.h"
 #include "kernels/x86/vec.h"
 #include "kernels/x86/x86.h"
 
 #define TILE_Q 3
 #define TILE_K 4
-
-static ALWAYS_INLINE size_t kv_elem_bytes(const enum kv_dtype t)
-{
-    return t == KV_F32 ? 4 : t == KV_I8 ? 1 : 2;
-}
 
 static ALWAYS_INLINE __m256 load8(const enum kv_dtype t, const uint8_t *p)
 {
@@ -38,13 +33,6 @@ static ALWAYS_INLINE __m256 load8_tail(const enum kv_dtype t, const uint8_t *p, 
     uint8_t last[32] = {0};
     memcpy(last, p, (size_t)n * kv_elem_bytes(t));
     return load8(t, last);
-}
-
-static ALWAYS_INLINE float record_scale(const uint8_t *record, int32_t d)
-{
-    float f;
-    memcpy(&f, record + ROUND_UP((size_t)d, 4), 4);
-    return f;
 }
 
 /* lanes_join of four vectors */
@@ -70,10 +58,10 @@ static ALWAYS_INLINE void store_head(float *to, __m128 x, int32_t n)
     memcpy(to, last, 4 * (size_t)n);
 }
 
-/* nq queries by TILE_K positions, of which the first n are stored. */
+/* nq queries by TILE_K positions, of which the first n are stored. kscales: of i8 records. */
 static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const float *q, size_t ldq,
-                                      const uint8_t *const k[TILE_K], int32_t n, int32_t d, float scale,
-                                      float *s)
+                                      const uint8_t *const k[TILE_K], const float *kscales, int32_t n,
+                                      int32_t d, float scale, float *s)
 {
     __m256 acc[TILE_Q][TILE_K];
     UNROLL
@@ -108,8 +96,7 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     }
     __m128 factor = _mm_set1_ps(scale), kscale = factor;
     if (t == KV_I8)
-        kscale = _mm_setr_ps(record_scale(k[0], d), record_scale(k[1], d), record_scale(k[2], d),
-                             record_scale(k[3], d));
+        kscale = _mm_loadu_ps(kscales);
     UNROLL
     for (int i = 0; i < nq; i++) {
         __m128 sum = lanes_join8x4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
@@ -119,17 +106,19 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     }
 }
 
-/* nq queries, all positions. */
+/* nq queries, all positions. Records before `ahead` are worth prefetching. */
 static ALWAYS_INLINE void scores_strip(const enum kv_dtype t, const int nq, const float *q, size_t ldq,
-                                       const uint8_t *k, size_t k_stride, int32_t n, int32_t d, float scale,
-                                       float *s)
+                                       const uint8_t *k, size_t k_stride, const float *kscales, int32_t n,
+                                       int32_t ahead, int32_t d, float scale, float *s)
 {
     for (int32_t j = 0; j < n; j += TILE_K) {
-        const uint8_t
-            *records[TILE_K]; /* those behind the end repeat the last one; their scores are dropped */
+        /* Those behind the end repeat the last one; their scores are dropped. */
+        const uint8_t *records[TILE_K];
         for (int32_t i = 0; i < TILE_K; i++)
             records[i] = k + (size_t)MIN(j + i, n - 1) * k_stride;
-        scores_tile(t, nq, q, ldq, records, n - j, d, scale, s + j);
+        prefetch_records(k, k_stride, j + PREFETCH_AHEAD, MIN(j + PREFETCH_AHEAD + TILE_K, ahead),
+                         (size_t)d * kv_elem_bytes(t));
+        scores_tile(t, nq, q, ldq, records, kscales + j, n - j, d, scale, s + j);
     }
 }
 
@@ -137,17 +126,20 @@ static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size
                                      const void *k, size_t k_stride, int32_t n, int32_t d, float scale,
                                      float *s)
 {
-    while (n_q > 0) {
+    float kscales[ATTN_BLOCK];
+    if (t == KV_I8)
+        load_scales(k, k_stride, n, d, kscales);
+    for (int32_t ahead = n; n_q > 0; ahead = 0) { /* only the first strip reads from memory */
         int nq = n_q == 4 ? 2 : MIN(n_q, TILE_Q); /* 2 + 2 is better than 3 + 1 */
         switch (nq) {
         case 3:
-            scores_strip(t, 3, q, ldq, k, k_stride, n, d, scale, s);
+            scores_strip(t, 3, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
             break;
         case 2:
-            scores_strip(t, 2, q, ldq, k, k_stride, n, d, scale, s);
+            scores_strip(t, 2, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
             break;
         default:
-            scores_strip(t, 1, q, ldq, k, k_stride, n, d, scale, s);
+            scores_strip(t, 1, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
         }
         q += (size_t)nq * ldq;
         s += (size_t)nq * ATTN_BLOCK;
@@ -155,9 +147,11 @@ static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size
     }
 }
 
-/* nq queries by nv vectors of the head, all positions. p is already multiplied with the records' scales. */
+/* nq queries by nv vectors of the head, all positions. p is already multiplied with the records' scales.
+ * Records before `ahead` are worth prefetching. */
 static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const int nv, const float *p,
-                                      const uint8_t *v, size_t v_stride, int32_t n, float *o, size_t ldo)
+                                      const uint8_t *v, size_t v_stride, int32_t n, int32_t ahead, float *o,
+                                      size_t ldo)
 {
     __m256 acc[TILE_Q][8];
     UNROLL
@@ -167,6 +161,9 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
             acc[i][x] = _mm256_loadu_ps(o + (size_t)i * ldo + 8 * x);
     }
     for (int32_t j = 0; j < n; j++, v += v_stride) {
+        if (j + PREFETCH_AHEAD < ahead)
+            prefetch_records(v, v_stride, PREFETCH_AHEAD, PREFETCH_AHEAD + 1,
+                             8 * (size_t)nv * kv_elem_bytes(t));
         __m256 pj[TILE_Q];
         UNROLL
         for (int i = 0; i < nq; i++)
@@ -208,33 +205,31 @@ static ALWAYS_INLINE void values_tail(const enum kv_dtype t, const int nq, int n
 
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
-                                       size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
+                                       size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
+                                       int32_t d, float *o, size_t ldo)
 {
     const int wide = nq == 1 ? 8 : 4; /* enough chains to hide the latency of the fused multiply-add */
     const size_t size = kv_elem_bytes(t);
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
-        for (int32_t j = 0; j < n; j++) {
-            float scale = record_scale(v + (size_t)j * v_stride, d);
-            UNROLL
-            for (int i = 0; i < nq; i++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * scale;
-        }
+        for (int i = 0; i < nq; i++)
+            for (int32_t j = 0; j < n; j++)
+                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
         p = scaled;
     }
     int32_t x = 0;
     for (; x + 8 * wide <= d; x += 8 * wide)
-        values_tile(t, nq, wide, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, wide, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
     if (nq == 1 && x + 32 <= d) {
-        values_tile(t, nq, 4, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 4, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
         x += 32;
     }
     if (x + 16 <= d) {
-        values_tile(t, nq, 2, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 2, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
         x += 16;
     }
     if (x + 8 <= d) {
-        values_tile(t, nq, 1, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 1, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
         x += 8;
     }
     if (x < d)
@@ -244,17 +239,20 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
 static ALWAYS_INLINE void values_any(const enum kv_dtype t, const float *p, int32_t n_q, const void *v,
                                      size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
 {
-    while (n_q > 0) {
+    float vscales[ATTN_BLOCK];
+    if (t == KV_I8)
+        load_scales(v, v_stride, n, d, vscales);
+    for (int32_t ahead = n; n_q > 0; ahead = 0) {
         int nq = n_q == 4 ? 2 : MIN(n_q, TILE_Q);
         switch (nq) {
         case 3:
-            values_strip(t, 3, p, v, v_stride, n, d, o, ldo);
+            values_strip(t, 3, p, v, v_stride, vscales, n, ahead, d, o, ldo);
             break;
         case 2:
-            values_strip(t, 2, p, v, v_stride, n, d, o, ldo);
+            values_strip(t, 2, p, v, v_stride, vscales, n, ahead, d, o, ldo);
             break;
         default:
-            values_strip(t, 1, p, v, v_stride, n, d, o, ldo);
+            values_strip(t, 1, p, v, v_stride, vscales, n, ahead, d, o, ldo);
         }
         p += nq * ATTN_BLOCK;
         o += (size_t)nq * ldo;
@@ -344,7 +342,7 @@ static void join_avx2(float *m, float *l, float *o, float m1, float l1, const fl
     }
 }
 
-static void finish_avx2(float *o, float l, int32_t d, float *y)
+static void finish_avx2(const float *o, float l, int32_t d, float *y)
 {
     __m256 inv = _mm256_set1_ps(1.0f / l), zero = _mm256_setzero_ps();
     int32_t x = 0;

@@ -5,18 +5,13 @@
 
 #include <math.h>
 #include <string.h>
-#include "base/mem.h"
+#include "kernels/x86/records.h"
 #include "kernels/x86/vec.h"
 #include "kernels/x86/x86.h"
 
 #define TILE_Q     6
 #define TILE_PAIRS 4
 #define TILE_K     (2 * TILE_PAIRS)
-
-static ALWAYS_INLINE size_t kv_elem_bytes(const enum kv_dtype t)
-{
-    return t == KV_F32 ? 4 : t == KV_I8 ? 1 : 2;
-}
 
 /* 8 elements of a record (those in the mask) in the lower half, 8 of another in the upper. */
 static ALWAYS_INLINE __m512 load8_pair(const enum kv_dtype t, __mmask8 m, const uint8_t *a, const uint8_t *b)
@@ -35,7 +30,10 @@ static ALWAYS_INLINE __m512 load8_pair(const enum kv_dtype t, __mmask8 m, const 
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(both), 16));
     }
     default: {
-        __m128i both = _mm_unpacklo_epi64(_mm_maskz_loadu_epi8(m, a), _mm_maskz_loadu_epi8(m, b));
+        /* a masked load that touches an unreadable page is right but takes hundreds of cycles */
+        __m128i low = m == 0xff ? _mm_loadl_epi64((const __m128i *)a) : _mm_maskz_loadu_epi8(m, a);
+        __m128i high = m == 0xff ? _mm_loadl_epi64((const __m128i *)b) : _mm_maskz_loadu_epi8(m, b);
+        __m128i both = _mm_unpacklo_epi64(low, high);
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(both));
     }
     }
@@ -55,13 +53,6 @@ static ALWAYS_INLINE __m512 load16(const enum kv_dtype t, __mmask16 m, const uin
     default:
         return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(m, p)));
     }
-}
-
-static ALWAYS_INLINE float record_scale(const uint8_t *record, int32_t d)
-{
-    float f;
-    memcpy(&f, record + ROUND_UP((size_t)d, 4), 4);
-    return f;
 }
 
 /* lanes_join of the 8 sums in four registers of two, but for the last addition: 128-bit part i holds what is
@@ -112,10 +103,10 @@ static ALWAYS_INLINE void scores_step(const enum kv_dtype t, const int nq, __mma
     }
 }
 
-/* nq queries by TILE_K positions, of which the first n are stored. */
+/* nq queries by TILE_K positions, of which the first n are stored. kscales: of i8 records. */
 static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const float *q, size_t ldq,
-                                      const uint8_t *const k[TILE_K], int32_t n, int32_t d, float scale,
-                                      float *s)
+                                      const uint8_t *const k[TILE_K], const float *kscales, int32_t n,
+                                      int32_t d, float scale, float *s)
 {
     __m512 acc[TILE_Q][TILE_PAIRS];
     UNROLL
@@ -130,12 +121,8 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     if (x < d)
         scores_step(t, nq, (__mmask8)head_mask16(d - x), q, ldq, k, (size_t)x, acc);
     __m512 factor = _mm512_set1_ps(scale), kscale = factor;
-    if (t == KV_I8) {
-        __m256 scales = _mm256_setr_ps(record_scale(k[0], d), record_scale(k[1], d), record_scale(k[2], d),
-                                       record_scale(k[3], d), record_scale(k[4], d), record_scale(k[5], d),
-                                       record_scale(k[6], d), record_scale(k[7], d));
-        kscale = _mm512_broadcast_f32x8(scales);
-    }
+    if (t == KV_I8)
+        kscale = _mm512_broadcast_f32x8(_mm256_loadu_ps(kscales));
     __mmask8 stored = (__mmask8)head_mask16(MIN(n, TILE_K));
     UNROLL
     for (int i = 0; i < nq; i += 2) {
@@ -149,17 +136,19 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     }
 }
 
-/* nq queries, all positions. */
+/* nq queries, all positions. Records before `ahead` are worth prefetching. */
 static ALWAYS_INLINE void scores_strip(const enum kv_dtype t, const int nq, const float *q, size_t ldq,
-                                       const uint8_t *k, size_t k_stride, int32_t n, int32_t d, float scale,
-                                       float *s)
+                                       const uint8_t *k, size_t k_stride, const float *kscales, int32_t n,
+                                       int32_t ahead, int32_t d, float scale, float *s)
 {
     for (int32_t j = 0; j < n; j += TILE_K) {
-        const uint8_t
-            *records[TILE_K]; /* those behind the end repeat the last one; their scores are dropped */
+        /* Those behind the end repeat the last one; their scores are dropped. */
+        const uint8_t *records[TILE_K];
         for (int32_t i = 0; i < TILE_K; i++)
             records[i] = k + (size_t)MIN(j + i, n - 1) * k_stride;
-        scores_tile(t, nq, q, ldq, records, n - j, d, scale, s + j);
+        prefetch_records(k, k_stride, j + PREFETCH_AHEAD, MIN(j + PREFETCH_AHEAD + TILE_K, ahead),
+                         (size_t)d * kv_elem_bytes(t));
+        scores_tile(t, nq, q, ldq, records, kscales + j, n - j, d, scale, s + j);
     }
 }
 
@@ -174,12 +163,15 @@ static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size
                                      const void *k, size_t k_stride, int32_t n, int32_t d, float scale,
                                      float *s)
 {
-    while (n_q > 0) {
+    float kscales[ATTN_BLOCK];
+    if (t == KV_I8)
+        load_scales(k, k_stride, n, d, kscales);
+    for (int32_t ahead = n; n_q > 0; ahead = 0) { /* only the first strip reads from memory */
         int nq = strip_height(n_q);
         switch (nq) {
 #define STRIP(h)                                                                                             \
     case h:                                                                                                  \
-        scores_strip(t, h, q, ldq, k, k_stride, n, d, scale, s);                                             \
+        scores_strip(t, h, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);                             \
         break;
             STRIP(1)
             STRIP(2)
@@ -196,10 +188,11 @@ static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size
 }
 
 /* nq queries by nv vectors of the head, the last of which has the elements in the mask; all positions. p is
- * already multiplied with the records' scales. */
+ * already multiplied with the records' scales. Records before
+ * `ahead` are worth prefetching. */
 static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const int nv, __mmask16 last,
-                                      const float *p, const uint8_t *v, size_t v_stride, int32_t n, float *o,
-                                      size_t ldo)
+                                      const float *p, const uint8_t *v, size_t v_stride, int32_t n,
+                                      int32_t ahead, float *o, size_t ldo)
 {
     __m512 acc[TILE_Q][8];
     UNROLL
@@ -209,6 +202,9 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
             acc[i][x] = _mm512_maskz_loadu_ps(x < nv - 1 ? 0xffff : last, o + (size_t)i * ldo + 16 * x);
     }
     for (int32_t j = 0; j < n; j++, v += v_stride) {
+        if (j + PREFETCH_AHEAD < ahead)
+            prefetch_records(v, v_stride, PREFETCH_AHEAD, PREFETCH_AHEAD + 1,
+                             16 * (size_t)nv * kv_elem_bytes(t));
         __m512 vx[8];
         UNROLL
         for (int x = 0; x < nv; x++)
@@ -231,42 +227,44 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
 
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
-                                       size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
+                                       size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
+                                       int32_t d, float *o, size_t ldo)
 {
     const size_t size = kv_elem_bytes(t);
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
-        for (int32_t j = 0; j < n; j++) {
-            float scale = record_scale(v + (size_t)j * v_stride, d);
-            UNROLL
-            for (int i = 0; i < nq; i++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * scale;
-        }
+        for (int i = 0; i < nq; i++)
+            for (int32_t j = 0; j < n; j++)
+                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
         p = scaled;
     }
     int32_t x = 0;
     if (nq <= 2) /* enough chains to hide the latency of the fused multiply-add */
         for (; x + 128 <= d; x += 128)
-            values_tile(t, nq, 8, 0xffff, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+            values_tile(t, nq, 8, 0xffff, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
     for (; x + 64 <= d; x += 64)
-        values_tile(t, nq, 4, 0xffff, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 4, 0xffff, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
     if (x + 32 <= d) {
-        values_tile(t, nq, 2, 0xffff, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 2, 0xffff, p, v + (size_t)x * size, v_stride, n, ahead, o + x, ldo);
         x += 32;
     }
     for (; x < d; x += 16)
-        values_tile(t, nq, 1, head_mask16(MIN(d - x, 16)), p, v + (size_t)x * size, v_stride, n, o + x, ldo);
+        values_tile(t, nq, 1, head_mask16(MIN(d - x, 16)), p, v + (size_t)x * size, v_stride, n, ahead, o + x,
+                    ldo);
 }
 
 static ALWAYS_INLINE void values_any(const enum kv_dtype t, const float *p, int32_t n_q, const void *v,
                                      size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
 {
-    while (n_q > 0) {
+    float vscales[ATTN_BLOCK];
+    if (t == KV_I8)
+        load_scales(v, v_stride, n, d, vscales);
+    for (int32_t ahead = n; n_q > 0; ahead = 0) {
         int nq = strip_height(n_q);
         switch (nq) {
 #define STRIP(h)                                                                                             \
     case h:                                                                                                  \
-        values_strip(t, h, p, v, v_stride, n, d, o, ldo);                                                    \
+        values_strip(t, h, p, v, v_stride, vscales, n, ahead, d, o, ldo);                                    \
         break;
             STRIP(1)
             STRIP(2)

@@ -13,6 +13,11 @@
 #include <math.h>
 #include "kernels/x86/x86.h"
 
+#define FEW 4
+#define WITH_FEW(n, call)                                                                                    \
+    switch (n) {                                                                                             \
+        CASE_N(1, call) CASE_N(2, call) CASE_N(3, call) CASE_N(4, call)                                      \
+    }
 #define DOTS_ADD_OFFSET 0
 static inline __attribute__((always_inline)) void dots_group(enum dtype t, const __m256i code[8],
                                                              const uint8_t *q, const uint8_t *sums,
@@ -307,6 +312,8 @@ INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, 
         for (int32_t k = w->cuts.at[c]; k < end; k += FLOAT_STRETCH) {
             int n = MIN(FLOAT_STRETCH, end - k);
             for (int i = 0; i < n; i++) {
+                prefetch_columns(t, panel0, (size_t)(k + i));
+                prefetch_columns(t, panel1, (size_t)(k + i));
                 s.column[i][0] = float_column(t, panel0, (size_t)(k + i));
                 s.column[i][1] = float_column(t, panel1, (size_t)(k + i));
             }

@@ -11,6 +11,11 @@
 #include <immintrin.h>
 #include "kernels/x86/x86.h"
 
+#define FEW 2
+#define WITH_FEW(n, call)                                                                                    \
+    switch (n) {                                                                                             \
+        CASE_N(1, call) CASE_N(2, call)                                                                      \
+    }
 #define DOTS_ADD_OFFSET 128
 static inline __attribute__((always_inline)) void dots_group(enum dtype t, const __m256i code[8],
                                                              const uint8_t *q, const uint8_t *sums,
@@ -57,11 +62,12 @@ INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, co
 
 INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
 {
+    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}; /* short chains */
 #pragma GCC unroll 8
     for (int v = 0; v < 8; v++)
-        isum =
-            _mm256_dpbusd_epi32(isum, unsigned_code(DT_I8C, code[v]), _mm256_set1_epi32(load32(q + 4 * v)));
-    return isum;
+        sum[v % 2] = _mm256_dpbusd_epi32(sum[v % 2], unsigned_code(DT_I8C, code[v]),
+                                         _mm256_set1_epi32(load32(q + 4 * v)));
+    return _mm256_add_epi32(isum, _mm256_add_epi32(sum[0], sum[1]));
 }
 
 /* ---- blocks of tokens ---- */
@@ -351,8 +357,10 @@ INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, 
             int n = MIN(FLOAT_STRETCH, end - k);
             for (int h = 0; h < 2 * wide; h++) {
                 const uint8_t *panel = wmat_panel(w, p + MIN(h, n_panels - 1));
-                for (int i = 0; i < n; i++)
+                for (int i = 0; i < n; i++) {
+                    prefetch_columns(t, panel, (size_t)(k + i));
                     s.column[i][h / 2].half_f[h % 2] = float_column(t, panel, (size_t)(k + i));
+                }
             }
             tiles_float(&s, n, act + 4 * (size_t)k, act_stride, n_tokens, wide, sums.acc);
         }

@@ -180,7 +180,8 @@ INLINE void store_rows(float *y, __m256 v, int32_t rows)
 
 /* ---- few tokens ---- */
 
-#define FEW 3 /* up to here the direct way */
+/* Up to FEW tokens go the direct way (a level knows where it stops to pay). */
+#define FEW_CHAINS 12 /* floats: sums in flight */
 
 /* The memory system follows a stream by itself, but starts anew at each 4 KiB page; this bridges the gap. */
 INLINE void prefetch_group(enum dtype t, const uint8_t *group)
@@ -200,7 +201,7 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
         __m256 part[TREE_PARTS * FEW];
         struct walk k = walk_begin(w, t, panel, 0);
         for (int c = 0; c < w->cuts.n; c++) {
-            __m256 acc[FEW] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+            __m256 acc[FEW] = {_mm256_setzero_ps()};
             for (int32_t g = cuts_group(&w->cuts, c); g < cuts_group(&w->cuts, c + 1); g++) {
                 __m256i code[8];
                 prefetch_group(t, k.group);
@@ -210,7 +211,7 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
                     scale1 = group_scale(t, k.group, k.block, 1);
                 if (panel_formats[t].has_min)
                     min = group_min(t, k.group, k.block);
-#pragma GCC unroll 3
+#pragma GCC unroll 4
                 for (int i = 0; i < n_tokens; i++) {
                     const uint8_t *record = act + (size_t)i * act_stride;
                     __m256 ascale = _mm256_set1_ps(load_float(record + a.scale_at + 4 * g));
@@ -227,7 +228,7 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
                 }
                 walk_next(&k, t);
             }
-#pragma GCC unroll 3
+#pragma GCC unroll 4
             for (int i = 0; i < n_tokens; i++)
                 tree8_push(part + i, FEW, c, acc[i]);
         }
@@ -246,18 +247,18 @@ INLINE void few_qc(const struct wmat *w, const uint8_t *act, size_t act_stride, 
         const uint8_t *panel = wmat_panel(w, p), *group = panel + panel_head(DT_I8C, w->cuts.n);
         __m256 part[TREE_PARTS * FEW];
         for (int c = 0; c < w->cuts.n; c++) {
-            __m256i isum[FEW] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+            __m256i isum[FEW] = {_mm256_setzero_si256()};
             for (int32_t g = cuts_group(&w->cuts, c); g < cuts_group(&w->cuts, c + 1); g++) {
                 __m256i code[8];
                 prefetch_group(DT_I8C, group);
                 group_codes(DT_I8C, group, code);
-#pragma GCC unroll 3
+#pragma GCC unroll 4
                 for (int i = 0; i < n_tokens; i++)
                     isum[i] = dots_add(isum[i], code, act + (size_t)i * act_stride + a.code_at + 32 * g);
                 group += panel_formats[DT_I8C].group_bytes;
             }
             __m256 wscale = _mm256_loadu_ps((const float *)(const void *)(panel + 32 * c));
-#pragma GCC unroll 3
+#pragma GCC unroll 4
             for (int i = 0; i < n_tokens; i++) {
                 const uint8_t *record = act + (size_t)i * act_stride;
                 __m256i sum = _mm256_add_epi32(
@@ -286,40 +287,56 @@ INLINE __m256 float_column(enum dtype t, const uint8_t *panel, size_t k)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
 
-/* One token: each sum is one chain of dependent fmas, so several panels take turns. */
-INLINE void one_float_panels(const struct wmat *w, enum dtype t, const float *x, int32_t p, int n, float *y)
+/* As prefetch_group, for columns that are about to be unpacked. */
+INLINE void prefetch_columns(enum dtype t, const uint8_t *panel, size_t k)
+{
+    _mm_prefetch((const char *)panel + (t == DT_F32 ? 32 : 16) * k + 4096, _MM_HINT_T0);
+}
+
+/* n_tokens tokens, n panels: each sum is one chain of dependent fmas, and n * n_tokens of them take turns. */
+INLINE void few_float_panels(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                             int n_tokens, int32_t p, int n, float *y, size_t ldy)
 {
     const uint8_t *panel = wmat_panel(w, p);
     size_t step = w->panel_bytes;
-    __m256 part[TREE_PARTS * 8];
+    __m256 part[TREE_PARTS * FEW_CHAINS];
     for (int c = 0; c < w->cuts.n; c++) {
-        __m256 acc[8];
-#pragma GCC unroll 8
-        for (int i = 0; i < n; i++)
+        __m256 acc[FEW_CHAINS];
+#pragma GCC unroll 12
+        for (int i = 0; i < n * n_tokens; i++)
             acc[i] = _mm256_setzero_ps();
         for (size_t k = (size_t)w->cuts.at[c]; k < (size_t)w->cuts.at[c + 1]; k++) {
-            __m256 xk = _mm256_set1_ps(x[k]);
+            __m256 xk[3];
+#pragma GCC unroll 4
+            for (int i = 0; i < n_tokens; i++)
+                xk[i] = _mm256_set1_ps(load_float(act + (size_t)i * act_stride + 4 * k));
 #pragma GCC unroll 8
-            for (int i = 0; i < n; i++)
-                acc[i] = _mm256_fmadd_ps(float_column(t, panel + (size_t)i * step, k), xk, acc[i]);
+            for (int h = 0; h < n; h++) {
+                __m256 wk = float_column(t, panel + (size_t)h * step, k);
+#pragma GCC unroll 4
+                for (int i = 0; i < n_tokens; i++)
+                    acc[h * n_tokens + i] = _mm256_fmadd_ps(wk, xk[i], acc[h * n_tokens + i]);
+            }
         }
-        for (int i = 0; i < n; i++)
-            tree8_push(part + i, 8, c, acc[i]);
+        for (int i = 0; i < n * n_tokens; i++)
+            tree8_push(part + i, FEW_CHAINS, c, acc[i]);
     }
-    for (int i = 0; i < n; i++)
-        store_rows(y + WMAT_PANEL * (size_t)(p + i), tree8_join(part + i, 8, w->cuts.n),
-                   w->rows - WMAT_PANEL * (p + i));
+    for (int h = 0; h < n; h++)
+        for (int i = 0; i < n_tokens; i++)
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)(p + h),
+                       tree8_join(part + h * n_tokens + i, FEW_CHAINS, w->cuts.n),
+                       w->rows - WMAT_PANEL * (p + h));
 }
-INLINE void one_float(const struct wmat *w, enum dtype t, const float *x, int32_t panel0, int32_t panel1,
-                      float *y)
+INLINE void few_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride, int n_tokens,
+                      int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
     int32_t p = panel0;
-    for (; p + 8 <= panel1; p += 8)
-        one_float_panels(w, t, x, p, 8, y);
+    for (; p + 8 <= panel1 && n_tokens == 1; p += 8)
+        few_float_panels(w, t, act, act_stride, n_tokens, p, 8, y, ldy);
     for (; p + 4 <= panel1; p += 4)
-        one_float_panels(w, t, x, p, 4, y);
+        few_float_panels(w, t, act, act_stride, n_tokens, p, 4, y, ldy);
     for (; p < panel1; p++)
-        one_float_panels(w, t, x, p, 1, y);
+        few_float_panels(w, t, act, act_stride, n_tokens, p, 1, y, ldy);
 }
 
 /* ---- blocks of tokens ---- */
@@ -364,13 +381,14 @@ INLINE int tile_tokens(int32_t left, int tile)
         body                                                                                                 \
     }
 #define MUL_INT(name, dtype, few)                                                                            \
-    MUL(name, if (n_tokens == 1) few(dtype, 1); else if (n_tokens == 2) few(dtype, 2);                       \
-        else if (n_tokens == 3) few(dtype, 3);                                                               \
-        else mul_int(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
-#define FEW_Q32(dtype, n) few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
-#define FEW_QC(dtype, n)  few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
+    MUL(name, if (n_tokens <= FEW) WITH_FEW(n_tokens, few(dtype, N)) else mul_int(                           \
+                  w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
+#define FEW_Q32(dtype, n)   few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
+#define FEW_QC(dtype, n)    few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
+#define FEW_FLOAT(dtype, n) few_float(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
 #define MUL_FLOAT(name, dtype)                                                                               \
-    MUL(name, if (n_tokens == 1) one_float(w, dtype, act, panel0, panel1, y);                                \
+    MUL(name, if (n_tokens == 1) FEW_FLOAT(dtype, 1); else if (n_tokens == 2) FEW_FLOAT(dtype, 2);           \
+        else if (n_tokens == 3) FEW_FLOAT(dtype, 3);                                                         \
         else mul_float(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
 #define DEFINE_SLOTS                                                                                         \
     MUL_FLOAT(f32, DT_F32)                                                                                   \

@@ -15,7 +15,7 @@
  *             same_floats(c, want, got, n, "n %d", n);
  *             guarded_end(c);
  *         }
- *         BENCH(c, 12.0 * n, "GB/s", c->k.rows.add(a, b, n, y));
+ *         BENCH(c, 12.0 * n, "GB/s", "n 4096", c->k.rows.add(a, b, n, y));
  *     }
  *
  * For the C level itself check_slot() says yes only with --bench; the comparison is then C with C.

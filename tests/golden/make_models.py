@@ -65,6 +65,8 @@ MODELS = {
     "llama-sharded": Model("Llama", old=True, shard="62KB"),
     "llama-h8kv8": Model("Llama", vocab_size=256, hidden_size=64, intermediate_size=256, num_attention_heads=8,
                          num_key_value_heads=8, head_dim=16, tie_word_embeddings=True),
+    "llama-h8d32": Model("Llama", vocab_size=96, hidden_size=64, intermediate_size=256, num_attention_heads=8,
+                         num_key_value_heads=4, head_dim=32, tie_word_embeddings=True),
     "llama-h9kv3": Model("Llama", old=True, hidden_size=72, num_attention_heads=9, num_key_value_heads=3,
                          tie_word_embeddings=True, rope_theta=100000.0),
     # Llama: the positions

@@ -1,5 +1,5 @@
 /* The table itself: every row, from every side. */
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -35,7 +35,8 @@ static void test_rendering(void **state)
                           .noun = "prompts",
                           .note = "12.5 tokens/s"};
     check(p, 100, 2,
-          "answering [....................]   0%  1/7200 prompts  0.5/s  3:59:58 left  12.5 tokens/s");
+          "answering [..............................]   0%  1/7200 prompts  0.5/s  3:59:58 left  12.5 "
+          "tokens/s");
     p = (struct progress){.what = "reading", .done = 999, .unit = PROGRESS_BYTES}; /* no total */
     check(p, 80, 3, "reading  999 B  333 B/s");
 }

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include "base/file.h"
 #include "cli/prompts.h"
@@ -118,7 +118,9 @@ static void test_bad_lines(void **state)
     } cases[] = {
         {"{\"prompt\": 3}", "p:2: \"prompt\" should be a text"},
         {"{\"messages\": []}", "p:2: \"messages\" should be a list of at least one message"},
-        {"{\"messages\": [3]}", "p:2: message 1 should be an object with a \"role\""},
+        {"{\"messages\": [3]}", "p:2: message 1 should be an object with a \"role\" such as user"},
+        {"{\"messages\": [{\"role\": \"user<|im_end|>\", \"content\": \"\"}]}",
+         "p:2: message 1 should be an object with a \"role\" such as user"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "p:2: \"content\" should be a text"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
          "p:2: only parts {\"type\": \"text\", \"text\": ...} are supported"},

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include <stdlib.h>
 
@@ -135,7 +135,7 @@ static void test_precedence_matrix(void **state)
             assert_int_equal(t.s.origin[rows[r].id], top + 1);
             assert_int_equal(t.s.source[rows[r].id] != NULL, top >= 0);
             const char *want = top >= 0 ? rows[r].value[top] : option_table[rows[r].id].fallback;
-            const struct sampling *p = &t.s.sample;
+            const struct sampling_settings *p = &t.s.sample;
             switch (rows[r].id) {
             case OPT_top_k:
                 assert_int_equal(p->top_k, atoi(want));
@@ -351,13 +351,10 @@ static void test_what_is_not_supported(void **state)
     ACCEPT(&t, "run -m M --modal_type text",
            "adapter_id: None\npredict_batch_size: null\ninput_data:\nload_checkpoint: ''\n");
     trial_end(&t);
-    trial_begin(&t, "run -m M --num_beams 4", "model: {model_config: {use_past: False}}\n");
+    trial_begin(&t, "run -m M --num_beams 4", NULL);
     assert_int_equal(t.err, 0);
     assert_int_equal(t.s.num_beams, 1);
-    assert_true(t.s.use_past);
-    assert_string_equal(t.w.text.s, "--num_beams: there is no beam search; num_beams is reset to 1\n"
-                                    "FILE:1:34: model.model_config.use_past: keys and values are always "
-                                    "kept; use_past False is not used\n");
+    assert_string_equal(t.w.text.s, "--num_beams: there is no beam search; num_beams is reset to 1\n");
     trial_end(&t);
 }
 
@@ -368,16 +365,16 @@ static void test_quantization_config(void **state)
         const char *line, *config;
         int quant, kv, warnings;
     } cases[] = {
-        {"run -m M", "{quant_method: 'ptq', weight_dtype: 'int8', activation_dtype: 'int8'}", QUANT_W8A8,
-         KV_AUTO, 0},
-        {"run -m M", "{quant_method: rtn, weight_dtype: 'int8', activation_dtype: 'None'}", QUANT_W8A8,
-         KV_AUTO, 1},
-        {"run -m M", "{weight_dtype: int4, activation_dtype: int8, kvcache_dtype: int8}", QUANT_W4, KV_INT8,
+        {"run -m M", "{quant_method: 'ptq', weight_dtype: 'int8', activation_dtype: 'int8'}", WANT_W8A8,
+         CACHE_AUTO, 0},
+        {"run -m M", "{quant_method: rtn, weight_dtype: 'int8', activation_dtype: 'None'}", WANT_W8A8,
+         CACHE_AUTO, 1},
+        {"run -m M", "{weight_dtype: int4, activation_dtype: int8, kvcache_dtype: int8}", WANT_W4, CACHE_INT8,
          0},
-        {"run -m M", "{weight_dtype: 'None', kvcache_dtype: 'int8'}", QUANT_NONE, KV_INT8, 0},
-        {"run -m M --quant w4", "{weight_dtype: 'int8', activation_dtype: int8}", QUANT_W4, KV_AUTO, 0},
-        {"run -m M --kv-dtype f32", "{kvcache_dtype: 'int8'}", QUANT_NONE, KV_F32, 0},
-        {"run -m M", "null", QUANT_NONE, KV_AUTO, 0},
+        {"run -m M", "{weight_dtype: 'None', kvcache_dtype: 'int8'}", WANT_FULL, CACHE_INT8, 0},
+        {"run -m M --quant w4", "{weight_dtype: 'int8', activation_dtype: int8}", WANT_W4, CACHE_AUTO, 0},
+        {"run -m M --kv-dtype f32", "{kvcache_dtype: 'int8'}", WANT_FULL, CACHE_F32, 0},
+        {"run -m M", "null", WANT_FULL, CACHE_AUTO, 0},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char yaml[256];
@@ -599,7 +596,7 @@ static void test_whole_files(void **state)
     assert_int_equal(t.s.tp, 4);
     assert_int_equal(t.s.dp, 2);
     assert_int_equal(t.s.ep, 8);
-    assert_int_equal(t.s.quant, QUANT_W8A8);
+    assert_int_equal(t.s.quant, WANT_W8A8);
     assert_int_equal(t.s.format, FORMAT_JSON);
     trial_end(&t);
 

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/unit/cli/harness.h"
 
 #include "cli/yaml.h"
 

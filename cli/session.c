@@ -1,0 +1,293 @@
+#include "cli/session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/mem.h"
+
+int launched_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < ARRAY_LEN(names) && comm_mpi_launched(); i++)
+        if (getenv(names[i]))
+            return atoi(getenv(names[i]));
+    return 0;
+}
+
+int session_check_degrees(const struct settings *s, struct err *e)
+{
+    if (s->pp > 1 || s->dp > 1 || s->ep > 1)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "pipeline, data and expert parallelism are not built yet (asked for: pp %lld, dp "
+                       "%lld, ep %lld); tensor "
+                       "parallelism (--tp) is",
+                       (long long)s->pp, (long long)s->dp, (long long)s->ep);
+    return 0;
+}
+
+enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint *c)
+{
+    if (s->kv_dtype != CACHE_AUTO)
+        return (enum kv_dtype)(s->kv_dtype - CACHE_F32);
+    for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
+        const struct tensor *t = checkpoint_tensor(c, i);
+        if (t->n_dims == 2 && t->dtype != DT_F32)
+            return KV_F16;
+    }
+    return s->quant == WANT_FULL ? KV_F32 : KV_F16;
+}
+
+static int open_model(struct session *x, struct warn_sink *warn, struct err *e)
+{
+    struct settings *s = x->settings;
+    if (!s->weights)
+        return err_set(e, ERR_USAGE, "no model given: -m FOLDER or -m FILE.gguf");
+    const char *configs = s->tokenizer && strcmp(s->tokenizer, s->weights) ? s->tokenizer : NULL;
+    int rc = checkpoint_open_with(s->weights, configs, warn, &x->checkpoint, e);
+    if (rc)
+        return rc;
+    settings_check_model(s, checkpoint_config(x->checkpoint), warn);
+    settings_use_generation_config(s, checkpoint_generation_config(x->checkpoint), "generation_config.json",
+                                   warn);
+    rc = model_build(checkpoint_config(x->checkpoint), warn, &x->graph, &x->hparams, e);
+    return rc ? err_prefix(e, "%s", s->weights) : 0;
+}
+
+static int open_tokenizer(struct session *x, struct err *e)
+{
+    const struct gguf *g = checkpoint_gguf(x->checkpoint);
+    const char *path = x->settings->tokenizer ? x->settings->tokenizer : x->settings->weights;
+    if (g && (!x->settings->tokenizer || !strcmp(x->settings->tokenizer, x->settings->weights)))
+        return tokenizer_from_gguf(g, &x->tokenizer, e);
+    return tokenizer_open_dir(path, &x->tokenizer, e);
+}
+
+static void add_eos(struct session *x, int64_t id)
+{
+    for (size_t i = 0; i < x->eos.n; i++)
+        if (x->eos.id[i] == id)
+            return;
+    if (id < 0 || id >= x->hparams.vocab)
+        return;
+    XGROW(x->eos.id, x->eos.n, x->eos.cap);
+    x->eos.id[x->eos.n++] = (int32_t)id;
+}
+
+static void add_eos_of(struct session *x, const json_t *config)
+{
+    const json_t *v = json_object_get(config, "eos_token_id");
+    if (json_is_integer(v))
+        add_eos(x, json_integer_value(v));
+    for (size_t i = 0; i < json_array_size(v); i++)
+        add_eos(x, json_integer_value(json_array_get(v, i)));
+}
+
+/* generation_config.json's ids; where it has none, config.json's; and the tokenizer's own. */
+static void find_eos(struct session *x)
+{
+    add_eos_of(x, checkpoint_generation_config(x->checkpoint));
+    if (!x->eos.n)
+        add_eos_of(x, checkpoint_config(x->checkpoint));
+    if (x->tokenizer)
+        add_eos(x, tokenizer_eos(x->tokenizer));
+}
+
+/* Free memory of this machine or, if that is less, what its cgroup leaves. */
+static uint64_t free_memory(void)
+{
+    uint64_t bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    char line[256];
+    FILE *f = fopen("/proc/meminfo", "re");
+    unsigned long long kb, max, used;
+    while (f && fgets(line, sizeof(line), f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kb) == 1)
+            bytes = kb * 1024;
+    if (f)
+        fclose(f);
+    FILE *m = fopen("/sys/fs/cgroup/memory.max", "re"), *c = fopen("/sys/fs/cgroup/memory.current", "re");
+    if (m && c && fscanf(m, "%llu", &max) == 1 && fscanf(c, "%llu", &used) == 1 && max > used)
+        bytes = MIN(bytes, max - used);
+    if (m)
+        fclose(m);
+    if (c)
+        fclose(c);
+    return bytes;
+}
+
+/* The sizes left open. KV pages are address space until they are touched, so room for the whole context of
+ * every sequence is asked for, as long as it could fit. */
+static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, struct team_options *o,
+                        struct warn_sink *warn, struct err *e)
+{
+    struct settings *s = x->settings;
+    o->tp = (int)s->tp;
+    o->threads = (int)s->threads;
+    o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
+    o->quant = (enum quant)s->quant;
+    o->kv = session_kv_dtype(s, x->checkpoint);
+    o->page_tokens = (int32_t)s->block_size;
+    o->profile = s->stats || s->stats_json;
+    x->max_context = s->seq_length ? (int32_t)s->seq_length : x->hparams.max_position;
+    if (x->max_context > x->hparams.max_position) {
+        warn_to(warn,
+                "the context is %d tokens: the model was made for no more, though %lld were asked for "
+                "(seq_length)",
+                x->hparams.max_position, (long long)s->seq_length);
+        x->max_context = x->hparams.max_position;
+    }
+    x->max_batch = s->max_batch ? (int32_t)s->max_batch : MIN(batch_hint, 16);
+    o->max_spans = x->max_batch;
+    o->max_tokens = MAX((int32_t)s->prefill_chunk, x->max_batch);
+    o->max_out = MAX(max_out, x->max_batch);
+
+    struct checkpoint_source source;
+    struct plan *p;
+    checkpoint_source_init(&source, x->checkpoint);
+    struct plan_options po = {.tp = o->tp,
+                              .rank = 0,
+                              .source = &source.base,
+                              .quant = o->quant,
+                              .kv = o->kv,
+                              .max_tokens = o->max_tokens,
+                              .max_out = o->max_out,
+                              .page_tokens = o->page_tokens};
+    int rc = plan_make(x->graph, &po, &p, e);
+    if (rc)
+        return err_prefix(e, "%s", s->weights);
+    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens, want = per_seq * x->max_batch;
+    int ranks_here = comm_mpi_launched() ? 1 : o->tp; /* under a launcher each process looks after itself */
+    uint64_t budget = s->memory ? s->memory : free_memory() / 10 * 9 / (uint64_t)ranks_here;
+    uint64_t fixed = p->weight_bytes + p->work_bytes;
+    int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / p->kv_page_bytes) : 0;
+    if (s->num_blocks)
+        want = s->num_blocks;
+    else if (fit < want)
+        want = fit;
+    if (want < 1 || (uint64_t)want * p->kv_page_bytes + fixed > budget)
+        rc = err_set(e, ERR_MEMORY,
+                     "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
+                     "pages, but %.2f GiB may be used; "
+                     "split further (--tp), quantise (--quant w8a8 or w4), or give --num-blocks, "
+                     "--seq-length or --memory",
+                     s->weights, (double)p->weight_bytes / 0x1p30, (double)p->work_bytes / 0x1p30,
+                     (double)MAX(want, 1) * (double)p->kv_page_bytes / 0x1p30, (long long)MAX(want, 1),
+                     (double)budget / 0x1p30);
+    o->n_pages = (int32_t)MIN(want, INT32_MAX);
+    plan_free(p);
+    return rc;
+}
+
+static void show_loading(void *ctx, uint64_t done, uint64_t total)
+{
+    struct progress *p = ctx;
+    p->total = total;
+    progress_update(p, done);
+}
+
+int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t max_out,
+                 struct warn_sink *warn, struct session *ret, struct err *e)
+{
+    struct session *x = ret;
+    double before = clock_s();
+    memset(x, 0, sizeof(*x));
+    x->settings = s;
+    int rc = session_check_degrees(s, e);
+    if (!rc)
+        rc = open_model(x, warn, e);
+    if (!rc && (parts & SESSION_TOKENIZER))
+        rc = open_tokenizer(x, e);
+    if (rc)
+        return rc;
+    find_eos(x);
+    if (!(parts & SESSION_ENGINE))
+        return 0;
+    struct team_options o = {0};
+    struct progress bar;
+    rc = choose_sizes(x, batch_hint, max_out, &o, warn, e);
+    if (rc)
+        return rc;
+    progress_begin(&bar, "loading", 0, PROGRESS_BYTES);
+    if (launched_rank() == 0) {
+        o.progress = show_loading;
+        o.progress_ctx = &bar;
+    }
+    rc = team_open(x->checkpoint, x->graph, &o, warn, &x->team, e);
+    progress_end(&bar);
+    x->load_s = clock_s() - before;
+    if (rc || team_is_worker(x->team))
+        return rc;
+    struct engine_options eo = {.max_batch = x->max_batch,
+                                .max_context = x->max_context,
+                                .prefill_chunk = (int32_t)s->prefill_chunk,
+                                .recompute = !s->use_past};
+    return engine_new(x->team, &eo, &x->engine, e);
+}
+
+void session_close(struct session *x)
+{
+    engine_free(x->engine);
+    team_close(x->team);
+    tokenizer_free(x->tokenizer);
+    graph_free(x->graph);
+    hparams_release(&x->hparams);
+    checkpoint_close(x->checkpoint);
+    ids_release(&x->eos);
+    memset(x, 0, sizeof(*x));
+}
+
+bool session_is_worker(const struct session *x)
+{
+    return x->team && team_is_worker(x->team);
+}
+
+int session_work(struct session *x, struct err *e)
+{
+    return team_serve(x->team, e);
+}
+
+int session_params(const struct session *x, const struct sampling_settings *p, int32_t n_prompt,
+                   struct request_params *ret, struct arena *mem, struct err *e)
+{
+    *ret = (struct request_params){
+        .sampling = {.greedy = !p->do_sample,
+                     .temperature = p->temperature,
+                     .top_k = (int32_t)MAX(p->top_k, 0),
+                     .top_p = p->top_p,
+                     .min_p = p->min_p,
+                     .repetition_penalty = p->repetition_penalty,
+                     .presence_penalty = p->presence_penalty,
+                     .frequency_penalty = p->frequency_penalty,
+                     .seed = (uint64_t)p->seed},
+        .eos = x->eos.id,
+        .n_eos = (int32_t)x->eos.n,
+        .ignore_eos = p->ignore_eos,
+        .min_new_tokens = (int32_t)(p->min_new_tokens ? p->min_new_tokens : MAX(p->min_length - n_prompt, 0)),
+    };
+    int64_t most = p->max_new_tokens;
+    if (!most && p->max_length) {
+        most = p->max_length - n_prompt;
+        if (most < 1)
+            return err_set(
+                e, ERR_LIMIT,
+                "the prompt has %d tokens, but max_length allows %lld for prompt and answer together",
+                n_prompt, (long long)p->max_length);
+    }
+    if (!most)
+        most = INT32_MAX; /* the context's end */
+    ret->max_new_tokens = (int32_t)MIN(most, INT32_MAX);
+    if (p->eos_token_id.n) {
+        int32_t *eos = arena_alloc(mem, sizeof(int32_t) * p->eos_token_id.n);
+        for (size_t i = 0; i < p->eos_token_id.n; i++) {
+            if (p->eos_token_id.v[i] < 0 || p->eos_token_id.v[i] >= x->hparams.vocab)
+                return err_set(e, ERR_USAGE, "eos_token_id %lld is outside the vocabulary of %d tokens",
+                               (long long)p->eos_token_id.v[i], x->hparams.vocab);
+            eos[i] = (int32_t)p->eos_token_id.v[i];
+        }
+        ret->eos = eos;
+        ret->n_eos = (int32_t)p->eos_token_id.n;
+    }
+    return 0;
+}
