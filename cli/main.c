@@ -34,9 +34,9 @@ struct entry {
 };
 
 static const struct entry entries[] = {
-    {"run", NULL},
-    {"plan", NULL},
-    {"logits", NULL},
+    {"run", command_run},
+    {"plan", command_plan},
+    {"logits", command_logits},
     {"tokenize", command_tokenize},
     {"template", command_template},
 };

@@ -59,7 +59,10 @@ void graph_print(const struct graph *g, struct buf *out)
         int layer = g->ops[i].layer;
         if (layer >= 0 && last.len == now.len && !memcmp(last.s, now.s, now.len)) {
             buf_clear(&head);
-            buf_addf(&head, "layers %d-%d: as layer %d\n", first_layer + 1, layer, first_layer);
+            buf_addf(&head, "%s %d", layer > first_layer + 1 ? "layers" : "layer", first_layer + 1);
+            if (layer > first_layer + 1)
+                buf_addf(&head, " to %d", layer);
+            buf_addf(&head, ": as layer %d\n", first_layer);
         } else {
             buf_add(out, head.s, head.len);
             buf_clear(&head);

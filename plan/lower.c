@@ -241,10 +241,13 @@ static int conversion(struct layout from, struct layout to)
     return OP_SLICE;
 }
 
-static int32_t as_layout(struct lower *lo, val v, struct layout want, int layer)
+/* A conversion belongs to the layer that made the value, though it is made where the first consumer asks for
+ * it. */
+static int32_t as_layout(struct lower *lo, val v, struct layout want)
 {
     if (graph_value(lo->p->graph, v)->kind == VAL_WEIGHT)
         return weight_slot(lo, v, want);
+    int layer = lo->p->graph->ops[graph_value(lo->p->graph, v)->op].layer;
     int32_t slot = find_form(lo, v, want);
     if (slot >= 0)
         return slot;
@@ -357,7 +360,7 @@ static void lower_op(struct lower *lo, int32_t i)
     split_rule_of(o->kind)(g, o, have, want, &out);
     int32_t in[3] = {-1, -1, -1};
     for (int k = 0; k < n_in; k++)
-        in[k] = as_layout(lo, o->in[k], want[k], o->layer);
+        in[k] = as_layout(lo, o->in[k], want[k]);
     if (o->kind == OP_MATMUL)
         in[0] = as_quantised(lo, in[0], &p->weights[p->slots[in[1]].weight], o->layer);
     if (o->kind == OP_ROPE)
@@ -445,7 +448,7 @@ int plan_lower(struct plan *p, struct err *e)
     for (int i = 0; i < g->n_ops && !rc; i++)
         lower_op(&lo, i);
     if (!rc)
-        p->logits = as_layout(&lo, g->logits, WHOLE, -1);
+        p->logits = as_layout(&lo, g->logits, WHOLE);
     release(&lo);
     return rc;
 }

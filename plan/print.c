@@ -94,7 +94,10 @@ void plan_print(const struct plan *p, struct buf *out)
         print_steps(p, i, end, &now);
         if (layer >= 0 && last.len == now.len && !memcmp(last.s, now.s, now.len)) {
             buf_clear(&fold);
-            buf_addf(&fold, "layers %d-%d: as layer %d\n", first_layer + 1, layer, first_layer);
+            buf_addf(&fold, "%s %d", layer > first_layer + 1 ? "layers" : "layer", first_layer + 1);
+            if (layer > first_layer + 1)
+                buf_addf(&fold, " to %d", layer);
+            buf_addf(&fold, ": as layer %d\n", first_layer);
         } else {
             buf_add(out, fold.s, fold.len);
             buf_clear(&fold);

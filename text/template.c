@@ -24,7 +24,7 @@ int template_parse(const char *source, size_t n, struct template **ret, struct e
     size_t bad;
     if (n > MAX_SOURCE)
         return err_set(e, ERR_LIMIT, "a chat template of %zu bytes, but at most %u are read", n, MAX_SOURCE);
-    if (!utf8_valid(source, n, &bad))
+    if (!utf8_check(source, n, &bad))
         return err_set(e, ERR_FORMAT, "the chat template is not UTF-8 at byte %zu", bad);
     struct template *t;
     XNEW(t);

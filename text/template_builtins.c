@@ -1373,7 +1373,7 @@ FN(g_strftime_now)
     if (!n)
         type_error(r, "strftime_now: the format cannot be used");
     size_t bad;
-    if (!utf8_valid(text, n - 1, &bad))
+    if (!utf8_check(text, n - 1, &bad))
         type_error(r, "strftime_now: the format breaks a character");
     return str_borrow(r, text, n - 1);
 }

@@ -570,7 +570,7 @@ bool cp_is_printable(unsigned cp);
 /* Decodes one code point of valid UTF-8; *n: its bytes. */
 unsigned utf8_at(const char *s, const char *end, size_t *n);
 size_t utf8_encode(char *out, unsigned cp); /* at most 4 bytes; cp is a character */
-bool utf8_valid(const char *s, size_t len, size_t *bad_at);
+bool utf8_check(const char *s, size_t len, size_t *bad_at);
 
 const struct builtin *str_method(const struct str *name); /* NULL: none */
 struct val str_slice(struct render *r, struct str *s, size_t from_cp, size_t to_cp);

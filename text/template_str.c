@@ -44,7 +44,7 @@ size_t utf8_encode(char *out, unsigned c)
     return n;
 }
 
-bool utf8_valid(const char *s, size_t len, size_t *bad_at)
+bool utf8_check(const char *s, size_t len, size_t *bad_at)
 {
     for (size_t i = 0; i < len;) {
         if ((unsigned char)s[i] < 0x80) {

@@ -1,0 +1,315 @@
+/* yoke plan: what a split would cost and do, without loading a weight. */
+#include "cli/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "cli/session.h"
+
+struct planner {
+    struct session *x;
+    struct plan_options opt;
+    struct checkpoint_source source;
+    struct plan **ranks; /* [tp] */
+    int tp;
+};
+
+static int make_plans(struct planner *p, int tp, struct err *e)
+{
+    XNEW_N(p->ranks, (size_t)tp);
+    p->tp = tp;
+    p->opt.tp = tp;
+    for (int r = 0; r < tp; r++) {
+        p->opt.rank = r;
+        int rc = plan_make(p->x->graph, &p->opt, &p->ranks[r], e);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static void free_plans(struct planner *p)
+{
+    for (int r = 0; p->ranks && r < p->tp; r++)
+        plan_free(p->ranks[r]);
+    xfree(p->ranks);
+    p->ranks = NULL;
+}
+
+static const char *layout_text(struct layout l, char *buf, size_t n)
+{
+    if (l.kind == LAY_SPLIT)
+        snprintf(buf, n, "split(%s)", axis_name(l.axis));
+    else
+        snprintf(buf, n, "%s", l.kind == LAY_WHOLE ? "whole" : "partial");
+    return buf;
+}
+
+static double gib(double bytes)
+{
+    return bytes / 0x1p30;
+}
+
+/* Bytes in the unit that suits them: "12.3 KiB". */
+static const char *size_text(double bytes, char *buf, size_t n)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t u = 0;
+    for (; bytes >= 1024 && u + 1 < ARRAY_LEN(units); u++)
+        bytes /= 1024;
+    snprintf(buf, n, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    return buf;
+}
+
+static bool is_collective(int kind)
+{
+    return kind == OP_ALLREDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALLGATHER || kind == OP_ALLTOALL;
+}
+
+/* The layer of a weight, from the first step that uses it. */
+static int layer_of(const struct plan *p, const struct plan_weight *w)
+{
+    for (int32_t i = 0; i < p->n_steps; i++)
+        for (int k = 0; k < 3; k++)
+            if (p->steps[i].in[k] == w->slot)
+                return p->steps[i].layer;
+    return -1;
+}
+
+static const char *name_in_layer(const char *name)
+{
+    const char *at = strstr(name, ".layers.");
+    return at && strchr(at + 8, '.') ? strchr(at + 8, '.') + 1 : name;
+}
+
+/* One layer's tensors and collectives as lines (names without the layer's number, so that equal layers are
+ * equal text). */
+static void layer_text(const struct plan *p, int layer, struct buf *out)
+{
+    char a[64], b[32];
+    for (int i = 0; i < p->n_weights; i++) {
+        const struct plan_weight *w = &p->weights[i];
+        if (layer_of(p, w) != layer)
+            continue;
+        buf_addf(out, "  %-36s %-6s %-16s", name_in_layer(w->name), dtype_name(w->dtype),
+                 layout_text(w->layout, a, sizeof(a)));
+        if (w->matrix)
+            buf_addf(out, " [%d of %lld, %d of %lld]", range_n(w->row), (long long)w->all_rows,
+                     range_n(w->col), (long long)w->all_cols);
+        else
+            buf_addf(out, " [%d of %lld]", range_n(w->col), (long long)w->all_cols);
+        buf_addf(out, " %s\n", size_text((double)w->bytes, b, sizeof(b)));
+    }
+    for (int32_t i = 0; i < p->n_steps; i++) {
+        const struct step *s = &p->steps[i];
+        if (s->layer == layer && is_collective(s->kind))
+            buf_addf(out, "  > %-34s %s a %s\n", step_name(s->kind),
+                     size_text((double)plan_step_bytes(p, s, 1), b, sizeof(b)),
+                     p->slots[s->in[0]].row_axis == AX_OUT ? "wanted logit row" : "token");
+    }
+}
+
+static void print_layers(const struct plan *p, int n_layers)
+{
+    struct buf last = BUF_INIT, now = BUF_INIT;
+    int first = 0;
+    printf("\noutside the layers (rank 0)\n");
+    layer_text(p, -1, &now);
+    fputs(now.s, stdout);
+    for (int l = 0; l <= n_layers; l++) {
+        buf_clear(&now);
+        if (l < n_layers)
+            layer_text(p, l, &now);
+        if (l && (l == n_layers || strcmp(now.s, last.s))) {
+            printf(first == l - 1 ? "layer %d\n" : "layers %d to %d, each\n", first, l - 1);
+            fputs(last.s, stdout);
+            first = l;
+        }
+        buf_clear(&last);
+        buf_add(&last, now.s, now.len);
+    }
+    buf_release(&last);
+    buf_release(&now);
+}
+
+static int64_t max_context(const struct session *x)
+{
+    int64_t asked = x->settings->seq_length;
+    return asked && asked < x->hparams.max_position ? asked : x->hparams.max_position;
+}
+
+static void print_ranks(const struct planner *p)
+{
+    int64_t context = max_context(p->x);
+    printf("%-6s %14s %16s %22s %12s %14s\n", "rank", "weights", "KV a token", "KV at max length", "work",
+           "sum");
+    for (int r = 0; r < p->tp; r++) {
+        const struct plan *q = p->ranks[r];
+        double kv = (double)plan_kv_token_bytes(q), full = kv * (double)context;
+        char kv_text[32];
+        printf("%-6d %10.3f GiB %16s %18.3f GiB %8.3f GiB %10.3f GiB\n", r, gib((double)q->weight_bytes),
+               size_text(kv, kv_text, sizeof(kv_text)), gib(full), gib((double)q->work_bytes),
+               gib((double)q->weight_bytes + full + (double)q->work_bytes));
+    }
+}
+
+/* Tokens of KV that fit beside weights and work on the fullest rank. */
+static int64_t tokens_that_fit(const struct planner *p, uint64_t memory)
+{
+    int64_t least = INT64_MAX;
+    for (int r = 0; r < p->tp; r++) {
+        const struct plan *q = p->ranks[r];
+        uint64_t fixed = q->weight_bytes + q->work_bytes;
+        int64_t pages = memory > fixed ? (int64_t)((memory - fixed) / q->kv_page_bytes) : 0;
+        least = MIN(least, pages * q->opt.page_tokens);
+    }
+    return least;
+}
+
+/* The smallest degree at which at least one full context fits; 0 if none does. */
+static int smallest_degree(const struct planner *p, uint64_t memory)
+{
+    struct err e;
+    for (int tp = 1; tp <= PLAN_MAX_RANKS; tp++) {
+        struct planner q = {.x = p->x, .opt = p->opt};
+        int rc = make_plans(&q, tp, &e);
+        bool fits = !rc && tokens_that_fit(&q, memory) >= max_context(p->x);
+        free_plans(&q);
+        if (fits)
+            return tp;
+    }
+    return 0;
+}
+
+static void print_memory(const struct planner *p, uint64_t memory)
+{
+    int64_t tokens = tokens_that_fit(p, memory), context = max_context(p->x);
+    printf("\nwith %.2f GiB a rank: ", gib((double)memory));
+    if (tokens) {
+        printf("%lld tokens of KV fit\n", (long long)tokens);
+        for (int64_t batch = 1; batch <= 64 && tokens / batch; batch *= 4)
+            printf("  batch %-3lld  longest context %lld%s\n", (long long)batch,
+                   (long long)MIN(tokens / batch, context),
+                   tokens / batch >= context ? " (the model's limit)" : "");
+        if (tokens >= context)
+            printf("  at the full context of %lld tokens: batch %lld\n", (long long)context,
+                   (long long)(tokens / context));
+    } else {
+        printf("weights and work alone do not fit\n");
+    }
+    if (tokens < context) {
+        int tp = smallest_degree(p, memory);
+        if (tp)
+            printf("  the smallest degree at which a full context fits is --tp %d\n", tp);
+        else
+            printf("  no degree of tensor parallelism fits a full context; more memory, a smaller --quant or "
+                   "--seq-length would\n");
+    }
+}
+
+static json_t *layer_json(const struct plan *p, int layer)
+{
+    char text[64];
+    json_t *tensors = json_array(), *collectives = json_array();
+    for (int i = 0; i < p->n_weights; i++) {
+        const struct plan_weight *w = &p->weights[i];
+        if (layer_of(p, w) == layer)
+            json_array_append_new(tensors, json_pack("{s:s, s:s, s:s, s:[i,i], s:[i,i], s:I}", "name",
+                                                     w->name, "dtype", dtype_name(w->dtype), "layout",
+                                                     layout_text(w->layout, text, sizeof(text)), "rows",
+                                                     w->row.begin, w->row.end, "columns", w->col.begin,
+                                                     w->col.end, "bytes", (json_int_t)w->bytes));
+    }
+    for (int32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].layer == layer && is_collective(p->steps[i].kind))
+            json_array_append_new(
+                collectives,
+                json_pack("{s:s, s:I, s:s}", "kind", step_name(p->steps[i].kind), "bytes_per_row",
+                          (json_int_t)plan_step_bytes(p, &p->steps[i], 1), "rows",
+                          p->slots[p->steps[i].in[0]].row_axis == AX_OUT ? "wanted logits" : "tokens"));
+    return json_pack("{s:i, s:o, s:o}", "layer", layer, "tensors", tensors, "collectives", collectives);
+}
+
+static void print_json(const struct planner *p)
+{
+    const struct session *x = p->x;
+    json_t *ranks = json_array();
+    for (int r = 0; r < p->tp; r++) {
+        const struct plan *q = p->ranks[r];
+        json_t *layers = json_array();
+        for (int l = -1; l < x->hparams.layers; l++)
+            json_array_append_new(layers, layer_json(q, l));
+        json_array_append_new(ranks, json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "rank", r, "weight_bytes",
+                                               (json_int_t)q->weight_bytes, "kv_bytes_per_token",
+                                               (json_int_t)plan_kv_token_bytes(q), "kv_bytes_at_max_length",
+                                               (json_int_t)plan_kv_token_bytes(q) * max_context(x),
+                                               "work_bytes", (json_int_t)q->work_bytes, "layers", layers));
+    }
+    json_t *o =
+        json_pack("{s:s, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp", p->tp,
+                  "max_context", (json_int_t)max_context(x), "bits_equal", (int)p->ranks[0]->bits_equal,
+                  "bits_why_not", p->ranks[0]->why_not, "plan_hash", "", "ranks", ranks);
+    char hash[32];
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)plan_hash(p->ranks[0]));
+    json_object_set_new(o, "plan_hash", json_string(hash));
+    if (x->settings->memory) {
+        json_object_set_new(o, "memory", json_integer((json_int_t)x->settings->memory));
+        json_object_set_new(o, "kv_tokens_that_fit", json_integer(tokens_that_fit(p, x->settings->memory)));
+        json_object_set_new(o, "smallest_tp_for_full_context",
+                            json_integer(smallest_degree(p, x->settings->memory)));
+    }
+    json_dumpf(o, stdout, JSON_INDENT(1));
+    fputc('\n', stdout);
+    json_decref(o);
+}
+
+static void print_text(const struct planner *p)
+{
+    const struct session *x = p->x;
+    const struct hparams *h = &x->hparams;
+    printf("%s: %d layers, hidden %d, %d heads on %d KV heads of %d, ffn %d, vocabulary %d, context %lld\n",
+           x->settings->weights, h->layers, h->hidden, h->heads, h->kv_heads, h->head_dim, h->ffn, h->vocab,
+           (long long)max_context(x));
+    printf("tensor parallelism %d; ticks of at most %d tokens; pages of %d tokens\n", p->tp,
+           p->opt.max_tokens, p->opt.page_tokens);
+    printf("bits: %s%s\n\n",
+           p->ranks[0]->bits_equal ? "the same as on one rank, whatever the batch"
+                                   : "not those of one rank: ",
+           p->ranks[0]->why_not);
+    print_ranks(p);
+    if (x->settings->memory)
+        print_memory(p, x->settings->memory);
+    print_layers(p->ranks[0], h->layers);
+}
+
+int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
+{
+    struct session x;
+    struct planner p = {.x = &x};
+    int rc = session_open(s, 0, 1, 0, warn, &x, e);
+    if (!rc) {
+        int32_t batch = s->max_batch ? (int32_t)s->max_batch : 1;
+        checkpoint_source_init(&p.source, x.checkpoint);
+        p.opt = (struct plan_options){.source = &p.source.base,
+                                      .quant = (enum quant)s->quant,
+                                      .kv = session_kv_dtype(s, x.checkpoint),
+                                      .max_tokens = MAX((int32_t)s->prefill_chunk, batch),
+                                      .max_out = batch,
+                                      .page_tokens = (int32_t)s->block_size};
+        rc = make_plans(&p, (int)s->tp, e);
+        if (rc)
+            err_prefix(e, "%s", s->weights);
+    }
+    if (!rc)
+        rc = load_check(x.checkpoint, p.ranks[0], warn, e);
+    if (!rc) {
+        if (s->format == FORMAT_JSON)
+            print_json(&p);
+        else
+            print_text(&p);
+    }
+    free_plans(&p);
+    session_close(&x);
+    return rc;
+}
