@@ -486,9 +486,10 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     const float *logits = NULL;
     if (en->broken.code)
         return err_set(e, en->broken.code, "%s", en->broken.msg);
-    *ret_left = en->n_left;
-    if (!en->n_left)
+    if (!en->n_left) {
+        *ret_left = 0;
         return 0;
+    }
     double before = clock_s();
     alloc_guard_begin();
     make_batch(en);

@@ -14,9 +14,10 @@
 
 #define LANES 1024 /* of the bound for top-k */
 
+/* A candidate: its weight and its place among the candidates, which is their order by id. */
 struct entry {
     float w;
-    int32_t id;
+    int32_t at;
 };
 
 struct sampler {
@@ -26,6 +27,7 @@ struct sampler {
     uint32_t *count;      /* [n_vocab] all zero between calls */
     int32_t *id;          /* [n_vocab] candidates, increasing */
     float *w;             /* [n_vocab] their weights: exp((logit - highest) / temperature) */
+    int32_t *pick;        /* [n_vocab] some of the candidates */
     float *value;         /* [n_vocab] room to select in */
     struct entry *ranked; /* [n_vocab] the same */
 };
@@ -41,6 +43,7 @@ struct sampler *sampler_new(int32_t n_vocab)
     XNEW_N(s->count, n);
     XNEW_N(s->id, n);
     XNEW_N(s->w, n);
+    XNEW_N(s->pick, n);
     XNEW_N(s->value, n + LANES);
     XNEW_N(s->ranked, n);
     return s;
@@ -54,6 +57,7 @@ void sampler_free(struct sampler *s)
     xfree(s->count);
     xfree(s->id);
     xfree(s->w);
+    xfree(s->pick);
     xfree(s->value);
     xfree(s->ranked);
     xfree(s);
@@ -159,6 +163,32 @@ static float highest(const float *x, int32_t n)
     return m;
 }
 
+#define BLOCK 32
+
+static bool reaches(const float *x /* [BLOCK] */, float bound)
+{
+    int any = 0;
+    for (int i = 0; i < BLOCK; i++)
+        any |= x[i] >= bound;
+    return any;
+}
+
+/* Where x is finite and at least `bound`: the places, increasing. Mostly these are few, so blocks are skipped
+ * whole. */
+static int32_t gather(const float *x, int32_t n, float bound, int32_t *at)
+{
+    int32_t m = 0;
+    bound = MAX(bound, -FLT_MAX);
+    for (int32_t i = 0; i < n; i += BLOCK) {
+        if (n - i >= BLOCK && !reaches(x + i, bound))
+            continue;
+        for (int32_t j = i; j < MIN(i + BLOCK, n); j++)
+            if (x[j] >= bound && x[j] <= FLT_MAX)
+                at[m++] = j;
+    }
+    return m;
+}
+
 /* A pivot's place. Pseudo-random, so that no row is a bad one; the same each time, so that sums are, too. */
 static int32_t pivot_in(uint32_t *state, int32_t lo, int32_t hi)
 {
@@ -207,17 +237,15 @@ static float top_k_bound(struct sampler *s, const float *row, int32_t k)
         lane_maxima(row, s->n_vocab, s->value, LANES);
         at_least = select_highest(s->value, LANES, k);
     }
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        s->value[n] = row[i];
-        n += row[i] >= at_least && fabsf(row[i]) <= FLT_MAX;
-    }
+    int32_t n = gather(row, s->n_vocab, at_least, s->pick);
+    for (int32_t i = 0; i < n; i++)
+        s->value[i] = row[s->pick[i]];
     return n <= k ? at_least : select_highest(s->value, n, k);
 }
 
 static bool before(struct entry a, struct entry b)
 {
-    return a.w > b.w || (a.w == b.w && a.id < b.id);
+    return a.w > b.w || (a.w == b.w && a.at < b.at);
 }
 
 /* The last of x[0..n) that is kept when the sum of those before each must be below `mass`; permutes x. */
@@ -270,11 +298,9 @@ static struct entry top_p_end(struct sampler *s, int32_t n, double top_p)
     double total = sum_of(s->w, n);
     /* Those below this weight sum to less than what top-p drops from the bottom, so they are all dropped. */
     double at_least = (1 - top_p) * total / n * 0.999; /* less a hair: rounding must not empty the field */
-    int32_t m = 0;
-    for (int32_t i = 0; i < n; i++) {
-        s->ranked[m] = (struct entry){s->w[i], s->id[i]};
-        m += (double)s->w[i] >= at_least;
-    }
+    int32_t m = gather(s->w, n, (float)at_least, s->pick);
+    for (int32_t i = 0; i < m; i++)
+        s->ranked[i] = (struct entry){s->w[s->pick[i]], s->pick[i]};
     return select_mass(s->ranked, m, top_p * total);
 }
 
@@ -287,23 +313,22 @@ static int32_t survivors(struct sampler *s, const struct sampling *p, const floa
     float bound = p->top_k == 1 ? top : top_k_bound(s, row, p->top_k);
     /* Differences before division: no temperature, however low, can overflow. */
     float inverse = (float)MIN(1 / p->temperature, (double)FLT_MAX);
-    int32_t n = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        s->id[n] = i;
-        s->value[n] = (row[i] - top) * inverse;
-        n += row[i] >= bound && fabsf(row[i]) <= FLT_MAX;
-    }
+    int32_t n = gather(row, s->n_vocab, bound, s->id);
+    for (int32_t i = 0; i < n; i++)
+        s->value[i] = (row[s->id[i]] - top) * inverse;
     s->k.rows.exp(s->value, n, s->w);
-    struct entry end = {0, INT32_MAX};
+    struct entry end = {0, n};
     if (p->top_p < 1)
         end = top_p_end(s, n, p->top_p);
-    int32_t kept = 0;
-    for (int32_t i = 0; i < n; i++) {
-        float w = s->w[i];
-        bool keep = !before(end, (struct entry){w, s->id[i]}) && w > 0 && (double)w >= p->min_p;
-        s->id[kept] = s->id[i];
-        s->w[kept] = w;
-        kept += keep;
+    float at_least =
+        MAX(MAX(end.w, (float)p->min_p), FLT_MIN); /* what is too small for a float is never drawn */
+    int32_t m = gather(s->w, n, at_least, s->pick), kept = 0;
+    for (int32_t i = 0; i < m; i++) {
+        int32_t at = s->pick[i];
+        if (s->w[at] == end.w && at > end.at)
+            continue; /* equals the last one kept, but comes after it */
+        s->id[kept] = s->id[at];
+        s->w[kept++] = s->w[at];
     }
     return kept;
 }

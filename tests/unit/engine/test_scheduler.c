@@ -1,0 +1,711 @@
+/* engine.h with a mock in place of the ranks. The mock keeps a KV cache of its own, in the pages it is told,
+ * and computes logits from what it reads back there: a page that is shared, lost or not filled shows in the
+ * tokens. It checks every batch it gets.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/mem.h"
+#include "engine/internal.h"
+
+enum { VOCAB = 1024, MAX_REQUESTS = VOCAB, MAX_CONTEXT = 96 };
+
+static uint32_t rnd(uint32_t *state, uint32_t below)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return (*state >> 8) % below;
+}
+
+/* --- the mock model: logits are a function of the whole sequence --- */
+
+static void mock_logits(const int32_t *tokens, int32_t n, float *row)
+{
+    uint32_t h = 2166136261u;
+    for (int32_t i = 0; i < n; i++)
+        h = (h ^ (uint32_t)tokens[i]) * 16777619u;
+    for (int32_t i = 0; i < VOCAB; i++)
+        row[i] = -INFINITY;
+    for (int i = 0; i < 6; i++)
+        row[rnd(&h, VOCAB)] = (float)rnd(&h, 1000) / 250;
+}
+
+struct job; /* what the test knows of a request */
+
+struct mock {
+    struct backend backend;
+    struct engine *en;
+    struct engine_options opt;
+    int32_t *kv; /* [n_pages, page_tokens] */
+    float *logits;
+    int64_t n_ticks, fail_at; /* fail_at: the tick that loses a rank; -1: none */
+    struct job *jobs;
+    int32_t n_jobs;
+    int32_t oldest; /* the job that was so after the last tick */
+    uint32_t seed;
+    int chaos; /* out of 100: how often a callback stops, drops or adds something */
+};
+
+enum fate { FATE_LEFT, FATE_FINISHED, FATE_DROPPED };
+
+struct job {
+    struct mock *mock;
+    struct request *r; /* NULL once dropped */
+    struct request_params params;
+    int32_t eos[2];
+    int32_t tokens[MAX_CONTEXT + 1]; /* prompt, then what should come */
+    int32_t n_prompt, n_want, n_got;
+    enum finish want_finish;
+    enum fate fate;
+    int32_t tick_rows; /* of the last tick that computed it */
+    int64_t last_tick;
+    int32_t n_preempted;
+};
+
+/* What the request must yield, whatever happens around it. */
+static void foresee(struct job *j)
+{
+    struct mock *m = j->mock;
+    struct sampler *s = sampler_new(VOCAB);
+    float row[VOCAB];
+    int64_t pool = (int64_t)m->backend.n_pages * m->backend.page_tokens + 1;
+    j->want_finish = FINISH_LENGTH;
+    for (int32_t n = j->n_prompt; n < m->opt.max_context && n < pool && j->n_want < j->params.max_new_tokens;
+         n++) {
+        bool early = j->n_want < j->params.min_new_tokens && !j->params.ignore_eos;
+        mock_logits(j->tokens, n, row);
+        const struct sampler_input in = {row,       j->tokens, j->n_prompt,
+                                         j->n_want, j->eos,    early ? j->params.n_eos : 0};
+        int32_t id = sampler_draw(s, &j->params.sampling, &in);
+        if (id < 0) {
+            j->want_finish = FINISH_ERROR;
+            break;
+        }
+        j->tokens[n] = id;
+        j->n_want++;
+        bool is_eos = false;
+        for (int32_t i = 0; i < j->params.n_eos; i++)
+            is_eos |= j->eos[i] == id;
+        if (is_eos && !j->params.ignore_eos) {
+            j->want_finish = FINISH_EOS;
+            break;
+        }
+    }
+    sampler_free(s);
+}
+
+/* The first token of a prompt is the job's number. */
+static struct job *job_of(struct mock *m, const struct span *s)
+{
+    int32_t i = m->kv[s->pages[0] * m->backend.page_tokens];
+    assert_in_range(i, 0, m->n_jobs - 1);
+    return &m->jobs[i];
+}
+
+static void check_span(struct mock *m, const struct batch *b, const struct span *s, uint8_t *page_used)
+{
+    const struct backend *k = &m->backend;
+    assert_true(s->n > 0);
+    assert_int_equal(s->n_pages, (s->pos0 + s->n + k->page_tokens - 1) / k->page_tokens);
+    for (int32_t i = 0; i < s->n_pages; i++) {
+        assert_in_range(s->pages[i], 0, k->n_pages - 1);
+        assert_false(page_used[s->pages[i]]); /* no two sequences share a page */
+        page_used[s->pages[i]] = 1;
+    }
+    for (int32_t i = 0; i < s->n; i++) {
+        int32_t pos = s->pos0 + i;
+        assert_int_equal(b->pos[s->first + i], pos);
+        m->kv[s->pages[pos / k->page_tokens] * k->page_tokens + pos % k->page_tokens] =
+            b->token[s->first + i];
+    }
+}
+
+static bool is_prompt_work(const struct job *j, const struct span *s)
+{
+    return j->n_got == 0 || s->pos0 + s->n < j->n_prompt + j->n_got || s->n > 1;
+}
+
+/* First come, first served: prompts are worked on only if everyone older has a part in the tick, too. */
+static void check_order(struct mock *m, const struct batch *b)
+{
+    int32_t last_decode = -1, last_prompt = -1;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        struct job *j = job_of(m, &b->spans[i]);
+        int32_t number = (int32_t)(j - m->jobs);
+        assert_int_equal(j->fate, FATE_LEFT);
+        assert_true(j->last_tick != m->n_ticks); /* one span a tick */
+        j->last_tick = m->n_ticks;
+        if (!is_prompt_work(j, &b->spans[i])) {
+            assert_true(number > last_decode && last_prompt < 0); /* before all prompts */
+            last_decode = number;
+            continue;
+        }
+        assert_true(b->spans[i].n <= m->opt.prefill_chunk);
+        assert_true(number > last_prompt);
+        last_prompt = number;
+    }
+    for (int32_t i = 0; i < last_prompt; i++)
+        if (m->jobs[i].fate == FATE_LEFT)
+            assert_int_equal(m->jobs[i].last_tick, m->n_ticks);
+}
+
+static int mock_tick(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+{
+    struct mock *m = ctx;
+    const struct backend *k = &m->backend;
+    uint8_t *page_used;
+    int32_t rows = 0, out = 0, tokens[MAX_CONTEXT];
+    m->n_ticks++;
+    if (m->n_ticks == m->fail_at)
+        return err_set(e, ERR_RANK_LOST, "rank 1 is gone");
+    assert_in_range(b->n_tokens, 1, k->max_tokens);
+    assert_in_range(b->n_spans, 1, MIN(k->max_spans, m->opt.max_batch));
+    assert_in_range(b->n_out, 0, k->max_out);
+    XNEW_N(page_used, (size_t)k->n_pages);
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        assert_int_equal(b->spans[i].first, rows);
+        check_span(m, b, &b->spans[i], page_used);
+        rows += b->spans[i].n;
+    }
+    assert_int_equal(rows, b->n_tokens);
+    check_order(m, b);
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        const struct span *s = &b->spans[i];
+        struct job *j = job_of(m, s);
+        int32_t n = s->pos0 + s->n;
+        for (int32_t p = 0; p < n; p++)
+            tokens[p] = m->kv[s->pages[p / k->page_tokens] * k->page_tokens + p % k->page_tokens];
+        assert_memory_equal(tokens, j->tokens, sizeof(int32_t) * (size_t)n);
+        if (n < j->n_prompt + j->n_got)
+            continue; /* more of it to come: its logits are not wanted */
+        assert_int_equal(b->out_row[out], s->first + s->n - 1);
+        mock_logits(tokens, n, m->logits + (size_t)out++ * VOCAB);
+    }
+    assert_int_equal(out, b->n_out);
+    xfree(page_used);
+    *ret_logits = m->logits;
+    return 0;
+}
+
+/* --- driving it --- */
+
+static void mock_init(struct mock *m, struct backend b, struct engine_options o)
+{
+    struct err e;
+    memset(m, 0, sizeof(*m));
+    b.tick = mock_tick;
+    b.ctx = m;
+    b.n_vocab = VOCAB;
+    m->backend = b;
+    m->opt = o;
+    m->fail_at = -1;
+    m->oldest = -1;
+    XNEW_N(m->kv, (size_t)(b.n_pages * b.page_tokens));
+    XNEW_N(m->logits, (size_t)b.max_out * VOCAB);
+    XNEW_N(m->jobs, MAX_REQUESTS);
+    assert_int_equal(engine_new_on(&b, &o, &m->en, &e), 0);
+}
+
+static void mock_release(struct mock *m)
+{
+    engine_free(m->en);
+    xfree(m->kv);
+    xfree(m->logits);
+    xfree(m->jobs);
+}
+
+static void drop(struct mock *m, struct job *j)
+{
+    engine_drop(m->en, j->r);
+    j->r = NULL;
+    j->fate = FATE_DROPPED;
+}
+
+static void stop(struct mock *m, struct job *j)
+{
+    engine_stop(m->en, j->r, FINISH_STOP);
+    j->fate = FATE_FINISHED;
+    struct request_view v;
+    request_look(j->r, &v);
+    j->want_finish = v.finish;
+}
+
+static struct job *add(struct mock *m, int32_t n_prompt, struct request_params p, request_token_fn *on_token);
+
+static request_token_fn on_token;
+static struct job *add_random(struct mock *m)
+{
+    int64_t pool = (int64_t)m->backend.n_pages * m->backend.page_tokens;
+    int32_t most = (int32_t)MIN((int64_t)m->opt.max_context - 1, pool);
+    struct request_params p = {.sampling = SAMPLING_INIT,
+                               .max_new_tokens = (int32_t)rnd(&m->seed, rnd(&m->seed, 2) ? 8 : 200),
+                               .min_new_tokens = (int32_t)rnd(&m->seed, 6),
+                               .n_eos = (int32_t)rnd(&m->seed, 3),
+                               .ignore_eos = rnd(&m->seed, 4) == 0};
+    p.sampling.greedy = rnd(&m->seed, 2);
+    p.sampling.seed = rnd(&m->seed, 1 << 20);
+    p.sampling.repetition_penalty = rnd(&m->seed, 2) ? 1 : 1.5;
+    p.sampling.top_k = (int32_t)rnd(&m->seed, 5);
+    return add(m, 1 + (int32_t)rnd(&m->seed, (uint32_t)(rnd(&m->seed, 2) ? most : MIN(most, 9))), p,
+               on_token);
+}
+
+static struct job *add(struct mock *m, int32_t n_prompt, struct request_params p, request_token_fn *fn)
+{
+    struct err e = {0};
+    if (m->n_jobs == MAX_REQUESTS)
+        return NULL;
+    struct job *j = &m->jobs[m->n_jobs];
+    j->mock = m;
+    j->params = p;
+    j->n_prompt = n_prompt;
+    j->tokens[0] = m->n_jobs++;
+    for (int32_t i = 1; i < n_prompt; i++)
+        j->tokens[i] = (int32_t)rnd(&m->seed, VOCAB);
+    foresee(j);
+    if (j->n_want > 3 && p.n_eos && !p.eos) { /* make the eos ids such as come */
+        memset(j->tokens + n_prompt, 0, sizeof(int32_t) * (size_t)j->n_want);
+        for (int i = 0; i < p.n_eos; i++) {
+            float row[VOCAB];
+            mock_logits(j->tokens, n_prompt, row);
+            do
+                j->eos[i] = (int32_t)rnd(&m->seed, VOCAB);
+            while (i == 0 && row[j->eos[i]] == -INFINITY);
+        }
+        j->n_want = 0;
+        foresee(j);
+    }
+    p.eos = j->eos;
+    int32_t eos[2] = {j->eos[0], j->eos[1]}; /* the engine keeps its own copy */
+    p.eos = eos;
+    if (engine_add(m->en, j->tokens, n_prompt, &p, fn, j, &j->r, &e))
+        fail_msg("%s", e.msg);
+    memset(eos, 0, sizeof(eos));
+    struct request_view v;
+    request_look(j->r, &v);
+    assert_int_equal(v.finish, j->n_want == 0 && j->want_finish == FINISH_LENGTH ? FINISH_LENGTH : FINISH_NONE);
+    if (v.finish)
+        j->fate = FATE_FINISHED; /* nothing was wanted */
+    return j;
+}
+
+static void on_token(void *ctx, struct request *r, int32_t token)
+{
+    struct job *j = ctx;
+    struct mock *m = j->mock;
+    struct request_view v;
+    request_look(r, &v);
+    assert_ptr_equal(r, j->r);
+    assert_true(j->n_got < j->n_want);
+    assert_int_equal(token, j->tokens[j->n_prompt + j->n_got]);
+    j->n_got++;
+    assert_int_equal(v.n_output, j->n_got);
+    assert_int_equal(v.output[j->n_got - 1], token);
+    assert_int_equal(v.finish != FINISH_NONE, j->n_got == j->n_want && j->want_finish != FINISH_ERROR);
+    if (v.finish)
+        j->fate = FATE_FINISHED;
+    if ((int)rnd(&m->seed, 100) >= m->chaos)
+        return;
+    struct job *other = &m->jobs[rnd(&m->seed, (uint32_t)m->n_jobs)];
+    switch (rnd(&m->seed, 5)) {
+    case 0:
+        stop(m, j);
+        break;
+    case 1:
+        drop(m, j);
+        break;
+    case 2:
+        if (other->r && other->fate == FATE_LEFT)
+            stop(m, other);
+        break;
+    case 3:
+        if (other->r)
+            drop(m, other);
+        break;
+    default:
+        add_random(m);
+    }
+}
+
+static int32_t count_left(const struct mock *m)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < m->n_jobs; i++)
+        n += m->jobs[i].fate == FATE_LEFT;
+    return n;
+}
+
+/* Between ticks: fates as the engine sees them; the request that was the oldest was not preempted. */
+static void look_at_all(struct mock *m)
+{
+    int32_t oldest = -1;
+    for (int32_t i = 0; i < m->n_jobs; i++) {
+        struct job *j = &m->jobs[i];
+        struct request_view v;
+        if (!j->r)
+            continue;
+        request_look(j->r, &v);
+        assert_int_equal(v.n_prompt, j->n_prompt);
+        assert_int_equal(v.n_output, j->n_got);
+        if (v.finish)
+            j->fate = FATE_FINISHED;
+        assert_int_equal(v.finish, j->fate == FATE_LEFT ? FINISH_NONE : j->want_finish);
+        assert_true(v.added_s > 0 && (v.first_token_s > 0) == (v.n_output > 0));
+        assert_true(v.n_output == 0 || (v.first_token_s >= v.added_s && v.last_token_s >= v.first_token_s));
+        if (i == m->oldest)
+            assert_int_equal(v.n_preempted, j->n_preempted);
+        if (oldest < 0 && v.finish == FINISH_NONE)
+            oldest = i;
+        j->n_preempted = v.n_preempted;
+    }
+    m->oldest = oldest;
+}
+
+/* Steps until nothing is left. Each tick computes something, so this many ticks must do. */
+static void run_to_end(struct mock *m)
+{
+    struct err e = {0};
+    int32_t left = 1;
+    for (int64_t i = 0; left; i++) {
+        assert_true(i < 1000000);
+        if (engine_step(m->en, &left, &e))
+            fail_msg("%s", e.msg);
+        look_at_all(m);
+        assert_int_equal(left, count_left(m));
+        if ((int)rnd(&m->seed, 300) < m->chaos) {
+            add_random(m);
+            left = 1;
+        }
+    }
+    for (int32_t i = 0; i < m->n_jobs; i++)
+        if (m->jobs[i].r && m->jobs[i].want_finish != FINISH_STOP)
+            assert_int_equal(m->jobs[i].n_got, m->jobs[i].n_want);
+}
+
+static void episode(uint32_t seed)
+{
+    struct mock m;
+    uint32_t s = seed * 7919;
+    int32_t max_batch = 1 + (int32_t)rnd(&s, 12);
+    struct backend b = {.page_tokens = 1 + (int32_t)rnd(&s, 8),
+                        .max_tokens = max_batch + (int32_t)rnd(&s, 40),
+                        .max_out = max_batch + (int32_t)rnd(&s, 3),
+                        .max_spans = max_batch + (int32_t)rnd(&s, 3)};
+    struct engine_options o = {.max_batch = max_batch,
+                               .max_context = 2 + (int32_t)rnd(&s, MAX_CONTEXT - 1),
+                               .prefill_chunk = 1 + (int32_t)rnd(&s, 30),
+                               .recompute = rnd(&s, 5) == 0};
+    int32_t whole = (o.max_context + b.page_tokens - 1) / b.page_tokens; /* pages of a full context */
+    b.n_pages = rnd(&s, 2) ? 1 + (int32_t)rnd(&s, (uint32_t)(2 * whole)) : whole * max_batch;
+    mock_init(&m, b, o);
+    m.seed = s;
+    m.chaos = rnd(&s, 2) ? 0 : 15;
+    for (int32_t n = 1 + (int32_t)rnd(&m.seed, 25); n > 0; n--)
+        add_random(&m);
+    run_to_end(&m);
+    /* all pages came back: a prompt that takes the whole pool runs */
+    int32_t all = MIN(b.n_pages * b.page_tokens, o.max_context - 1);
+    if (m.n_jobs < MAX_REQUESTS) {
+        m.chaos = 0;
+        add(&m, all, (struct request_params){.sampling = SAMPLING_INIT, .max_new_tokens = 1}, on_token);
+        run_to_end(&m);
+    }
+    struct engine_stats stats;
+    engine_stats(m.en, &stats);
+    assert_int_equal(stats.ticks, m.n_ticks);
+    assert_in_range(stats.pages_used_max, 1, b.n_pages);
+    mock_release(&m);
+}
+
+static void test_episodes(void **state)
+{
+    for (uint32_t seed = 1; seed <= 600; seed++)
+        episode(seed);
+}
+
+/* --- single matters --- */
+
+static const struct backend roomy = {
+    .page_tokens = 4, .n_pages = 64, .max_tokens = 32, .max_out = 8, .max_spans = 8};
+static const struct engine_options plain = {.max_batch = 4, .max_context = 64, .prefill_chunk = 8};
+
+static struct request_params wants(int32_t n)
+{
+    return (struct request_params){.sampling = SAMPLING_INIT, .max_new_tokens = n};
+}
+
+static void step(struct mock *m, int32_t want_left)
+{
+    struct err e = {0};
+    int32_t left = -1;
+    if (engine_step(m->en, &left, &e))
+        fail_msg("%s", e.msg);
+    assert_int_equal(left, want_left);
+}
+
+static struct request_view look(const struct job *j)
+{
+    struct request_view v;
+    request_look(j->r, &v);
+    return v;
+}
+
+/* Which tick does what, on a small case worked out by hand. */
+static void test_chunks_by_hand(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    mock_init(&m, roomy, plain);
+    struct job *a = add(&m, 20, wants(3), on_token), *b = add(&m, 5, wants(2), on_token);
+    step(&m, 2); /* a: 8; b: 5 and its first token */
+    assert_int_equal(look(a).n_output, 0);
+    assert_int_equal(look(b).n_output, 1);
+    engine_stats(m.en, &s);
+    assert_int_equal(s.prefill_tokens, 13);
+    assert_int_equal(s.pages_used_max, 4);
+    step(&m, 1); /* b: its last token; a: 8 more */
+    assert_int_equal(look(b).finish, FINISH_LENGTH);
+    engine_stats(m.en, &s);
+    assert_int_equal(s.decode_tokens, 1);
+    assert_true(s.decode_s == 0 && s.prefill_s > 0); /* there were prompt tokens in both */
+    step(&m, 1);                                     /* a: 4, first token */
+    step(&m, 1);
+    step(&m, 0);
+    assert_int_equal(look(a).n_output, 3);
+    step(&m, 0); /* nothing to do */
+    engine_stats(m.en, &s);
+    assert_int_equal(s.ticks, 5);
+    assert_int_equal(s.prefill_tokens, 25);
+    assert_int_equal(s.decode_tokens, 3);
+    assert_int_equal(s.preemptions, 0);
+    assert_true(s.decode_s > 0);
+    mock_release(&m);
+}
+
+/* No more than max_batch at once; the next one comes in as soon as one ends. */
+static void test_max_batch(void **state)
+{
+    struct mock m;
+    struct engine_options o = plain;
+    o.max_batch = 2;
+    mock_init(&m, roomy, o);
+    struct job *j[3];
+    for (int i = 0; i < 3; i++)
+        j[i] = add(&m, 4, wants(2 + i), on_token);
+    step(&m, 3);
+    assert_int_equal(look(j[1]).n_output, 1);
+    assert_int_equal(look(j[2]).n_output, 0);
+    step(&m, 2); /* j[0] ends */
+    step(&m, 1); /* j[1] ends; j[2] has come in */
+    assert_int_equal(look(j[2]).n_output, 1);
+    engine_drop(m.en, j[2]->r);
+    j[2]->r = NULL;
+    step(&m, 0);
+    mock_release(&m);
+}
+
+/* Three pages for two requests that want two each: the newer one makes way, and loses nothing. */
+static void test_preemption_by_hand(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    struct backend b = roomy;
+    b.n_pages = 3;
+    mock_init(&m, b, plain);
+    struct job *a = add(&m, 3, wants(5), on_token), *c = add(&m, 3, wants(5), on_token);
+    run_to_end(&m);
+    assert_int_equal(look(a).n_preempted, 0);
+    assert_int_equal(look(c).n_preempted, 1);
+    engine_stats(m.en, &s);
+    assert_int_equal(s.preemptions, 1);
+    assert_int_equal(s.pages_used_max, 2);
+    assert_true(s.prefill_tokens > 6); /* what was computed again counts as prefill */
+    mock_release(&m);
+}
+
+static void test_limits(void **state)
+{
+    struct mock m;
+    struct backend b = roomy;
+    b.n_pages = 5; /* 20 tokens */
+    mock_init(&m, b, plain);
+    struct job *none = add(&m, 7, wants(0), on_token);
+    assert_int_equal(look(none).finish, FINISH_LENGTH); /* at once */
+    step(&m, 0);
+    struct job *pool = add(&m, 18, wants(1000000000), on_token);
+    run_to_end(&m);
+    assert_int_equal(look(pool).finish, FINISH_LENGTH);
+    assert_int_equal(look(pool).n_output, 3); /* the last token needs no page */
+    mock_release(&m);
+
+    mock_init(&m, roomy, plain);
+    struct job *context = add(&m, 60, wants(INT32_MAX), on_token);
+    run_to_end(&m);
+    assert_int_equal(look(context).finish, FINISH_LENGTH);
+    assert_int_equal(look(context).n_output, 4);
+    mock_release(&m);
+}
+
+/* More tokens than are reserved at first; the backend says: the next token is the position. */
+static int count_tick(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+{
+    float *row = ctx;
+    memset(row, 0, sizeof(float) * 16384);
+    row[b->pos[b->n_tokens - 1]] = 1;
+    *ret_logits = row;
+    return 0;
+}
+
+static void test_long_output(void **state)
+{
+    struct backend b = roomy;
+    struct engine_options o = plain;
+    struct engine *en;
+    struct request *r;
+    struct request_view v;
+    struct request_params p = wants(INT32_MAX);
+    int32_t left = 1, prompt = 0;
+    b.ctx = xcalloc(16384, sizeof(float));
+    b.tick = count_tick;
+    b.n_vocab = 16384;
+    b.n_pages = 4096;
+    o.max_context = 9000;
+    assert_int_equal(engine_new_on(&b, &o, &en, NULL), 0);
+    assert_int_equal(engine_add(en, &prompt, 1, &p, NULL, NULL, &r, NULL), 0);
+    while (left)
+        assert_int_equal(engine_step(en, &left, NULL), 0);
+    request_look(r, &v);
+    assert_int_equal(v.finish, FINISH_LENGTH);
+    assert_int_equal(v.n_output, 8999);
+    for (int32_t i = 0; i < v.n_output; i++)
+        assert_int_equal(v.output[i], i);
+    engine_free(en);
+    xfree(b.ctx);
+}
+
+static void expect_error(struct mock *m, const int32_t *prompt, int32_t n, struct request_params p, int code,
+                         const char *const *words)
+{
+    struct err e = {0};
+    struct request *r = NULL;
+    assert_int_equal(engine_add(m->en, prompt, n, &p, NULL, NULL, &r, &e), code);
+    assert_null(r);
+    for (; *words; words++)
+        if (!strstr(e.msg, *words))
+            fail_msg("'%s' does not say '%s'", e.msg, *words);
+}
+
+static void test_errors(void **state)
+{
+    struct mock m;
+    struct backend b = roomy;
+    b.n_pages = 8;
+    int32_t prompt[100] = {0};
+    mock_init(&m, b, plain);
+    struct request_params p = wants(1), bad = wants(1);
+    expect_error(&m, prompt, 0, p, ERR_USAGE, (const char *const[]){"empty", NULL});
+    expect_error(&m, prompt, 65, p, ERR_LIMIT, (const char *const[]){"65", "64", NULL});
+    expect_error(&m, prompt, 64, p, ERR_LIMIT, (const char *const[]){"64", NULL});
+    expect_error(&m, prompt, 33, p, ERR_LIMIT,
+                 (const char *const[]){"33 tokens", "32", "num_blocks 8", "block_size 4", "to 9", NULL});
+    bad.max_new_tokens = -1;
+    expect_error(&m, prompt, 4, bad, ERR_USAGE, (const char *const[]){"max_new_tokens", "-1", NULL});
+    bad = p;
+    bad.sampling.top_p = 2;
+    expect_error(&m, prompt, 4, bad, ERR_USAGE, (const char *const[]){"top_p", NULL});
+    prompt[2] = VOCAB;
+    expect_error(&m, prompt, 4, p, ERR_USAGE, (const char *const[]){"token 2", "1024", "0 to 1023", NULL});
+    prompt[2] = -1;
+    expect_error(&m, prompt, 4, p, ERR_USAGE, (const char *const[]){"-1", NULL});
+    step(&m, 0); /* nothing was left behind */
+    mock_release(&m);
+
+    struct engine *en = NULL;
+    struct err e = {0};
+    struct engine_options o = plain;
+    o.max_batch = 9;
+    assert_int_equal(engine_new_on(&b, &o, &en, &e), ERR_USAGE);
+    assert_non_null(strstr(e.msg, "max_batch is 9"));
+    o = plain;
+    o.prefill_chunk = 0;
+    assert_int_equal(engine_new_on(&b, &o, &en, &e), ERR_USAGE);
+    assert_null(en);
+    engine_free(NULL);
+}
+
+/* A lost rank ends everything, and says so each time it is asked. */
+static void test_rank_lost(void **state)
+{
+    struct mock m;
+    struct err e = {0};
+    int32_t left = 77;
+    mock_init(&m, roomy, plain);
+    struct job *a = add(&m, 4, wants(9), on_token), *b = add(&m, 30, wants(9), on_token);
+    m.fail_at = 3;
+    step(&m, 2);
+    step(&m, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(engine_step(m.en, &left, &e), ERR_RANK_LOST);
+        assert_non_null(strstr(e.msg, "rank 1 is gone"));
+        assert_int_equal(left, 77);
+    }
+    assert_int_equal(look(a).finish, FINISH_ERROR);
+    assert_int_equal(look(b).finish, FINISH_ERROR);
+    assert_int_equal(look(a).n_output, 2);
+    struct request *r;
+    struct request_params p = wants(1);
+    assert_int_equal(engine_add(m.en, a->tokens, 2, &p, NULL, NULL, &r, &e), ERR_RANK_LOST);
+    assert_int_equal(m.n_ticks, 3);
+    mock_release(&m);
+}
+
+/* Logits without one finite value end that request, and no other. */
+static int nan_tick(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+{
+    struct mock *m = ctx;
+    int rc = mock_tick(ctx, b, ret_logits, e);
+    for (int32_t i = 0; i < VOCAB && m->n_ticks == 2; i++)
+        m->logits[i] = NAN;
+    return rc;
+}
+
+static void test_nothing_finite(void **state)
+{
+    struct mock m;
+    mock_init(&m, roomy, plain);
+    engine_free(m.en);
+    m.backend.tick = nan_tick;
+    assert_int_equal(engine_new_on(&m.backend, &m.opt, &m.en, NULL), 0);
+    struct job *a = add(&m, 4, wants(5), on_token), *b = add(&m, 4, wants(5), on_token);
+    step(&m, 2);
+    a->want_finish = FINISH_ERROR;
+    a->n_want = 1;
+    run_to_end(&m);
+    assert_int_equal(look(a).finish, FINISH_ERROR);
+    assert_int_equal(look(a).n_output, 1);
+    assert_int_equal(look(b).n_output, 5);
+    mock_release(&m);
+}
+
+static void test_finish_names(void **state)
+{
+    assert_string_equal(finish_name(FINISH_EOS), "stop");
+    assert_string_equal(finish_name(FINISH_STOP), "stop");
+    assert_string_equal(finish_name(FINISH_LENGTH), "length");
+    assert_string_equal(finish_name(FINISH_ERROR), "error");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finish_names),   cmocka_unit_test(test_chunks_by_hand),
+        cmocka_unit_test(test_max_batch),      cmocka_unit_test(test_preemption_by_hand),
+        cmocka_unit_test(test_limits),         cmocka_unit_test(test_long_output),
+        cmocka_unit_test(test_errors),         cmocka_unit_test(test_rank_lost),
+        cmocka_unit_test(test_nothing_finite), cmocka_unit_test(test_episodes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
