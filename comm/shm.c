@@ -44,6 +44,8 @@
 #define WATCH_NS                                                                                             \
     1000000000 /* ... and at every rank of its group, not just the one it waits for, this often */
 
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "atomics between processes");
+
 struct word { /* a counter that others wait for; compared modulo 2^32 */
     _Atomic uint32_t value, sleepers;
 };
