@@ -1,20 +1,23 @@
 /* mpi_ranks.c: one rank of a world that mpi_run.sh starts.
- *   mpi_ranks check shm|net   everything a group must do; exits 0
+ *   mpi_ranks check shm|net|mixed   everything a group must do; exits 0
  *   mpi_ranks kill            rank 1 kills itself amid collectives; the others ignore the launcher's SIGTERM
  *                             for a moment, so as to show that they find out by themselves, and say so
  *   mpi_ranks abort           rank 1 gives up
+ * mixed: as if each two ranks were a host: messages between, groups of one host in shared memory.
  */
+#include <mpi.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/net.h"
 #include "exercise.h"
 
 static void check(struct comm *c, const char *kind)
 {
     char who[128];
-    CHECK(!strncmp(c->ops->name, "mpi/", 4) && !strcmp(c->ops->name + 4, kind));
+    CHECK(!strcmp(c->ops->name, !strcmp(kind, "shm") ? "mpi/shm" : "mpi/net"));
     snprintf(who, sizeof(who), "(pid %d)", getpid());
     char text[128];
     CHECK(strstr(comm_describe(c, c->rank, text, sizeof(text)), who));
@@ -23,19 +26,44 @@ static void check(struct comm *c, const char *kind)
     exercise_split(c, 13, 40, 20000);
     struct comm *again = NULL;
     struct err e = {0};
+    if (!strcmp(kind, "mixed"))
+        return;
     CHECK(comm_mpi_open(1000, &again, &e) == ERR_USAGE && strstr(e.msg, "opened before"));
+}
+
+static struct comm *open_mixed(void)
+{
+    struct err e = {0};
+    struct comm *c, *pair;
+    MPI_Comm all;
+    int rank, level;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_dup(MPI_COMM_WORLD, &all);
+    MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
+    CHECK_OK(net_new(all, rank / 2, 1, 30000, &c, &e), &e);
+    CHECK_OK(comm_split(c, rank / 2, 0, &pair, &e), &e);
+    CHECK(!strcmp(pair->ops->name, "mpi/shm") && pair->size == 2);
+    comm_close(pair);
+    return c;
 }
 
 int main(int argc, char **argv)
 {
     struct err e = {0};
     struct comm *c, *pair = NULL;
-    const char *how = argc > 1 ? argv[1] : "check";
+    const char *how = argc > 1 ? argv[1] : "check", *kind = argc > 2 ? argv[2] : "shm";
+    int mixed = !strcmp(kind, "mixed");
     CHECK(comm_mpi_launched());
-    CHECK_OK(comm_mpi_open(30000, &c, &e), &e);
+    if (mixed)
+        c = open_mixed();
+    else
+        CHECK_OK(comm_mpi_open(30000, &c, &e), &e);
     if (!strcmp(how, "check")) {
-        check(c, argc > 2 ? argv[2] : "shm");
+        check(c, kind);
         comm_close(c);
+        if (mixed)
+            MPI_Finalize();
         return 0;
     }
 
@@ -62,5 +90,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "rank %d: after %.2f s: %s\n", c->rank, (double)(clock_ns() - since) * 1e-9, e.msg);
     comm_close(pair);
     comm_close(c);
+    if (mixed)
+        MPI_Abort(MPI_COMM_WORLD, -rc);
     return 2; /* not reached: comm_close ends the process */
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# mpi_run.sh MODE RANKS KIND PROGRAM: runs PROGRAM (mpi_ranks) under mpirun and looks at how it ends. KIND is shm or net.
+# mpi_run.sh MODE RANKS KIND PROGRAM: runs PROGRAM (mpi_ranks) under mpirun and looks at how it ends. KIND is shm, net or mixed.
 mode=$1 ranks=$2 kind=$3 program=$4
 command -v mpirun >/dev/null || { echo "no mpirun: skipped"; exit 77; }
 [ "$kind" = net ] && export YOKE_COMM=net
