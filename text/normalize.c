@@ -322,9 +322,13 @@ int normalizer_run(const struct normalizer *n, struct text_scratch *s, struct bu
             buf_add(out, text->s, text->len);
             *head += *head ? p->n_content : 0;
             break;
-        case BYTE_LEVEL:
-            byte_level_add(out, text->s, text->len);
+        case BYTE_LEVEL: {
+            size_t n_head = *head;
+            byte_level_add(out, text->s, n_head);
+            *head = out->len;
+            byte_level_add(out, text->s + n_head, text->len - n_head);
             break;
+        }
         case REPLACE: {
             int rc = replace(p, s, text, out, head, e);
             if (rc)
@@ -332,7 +336,7 @@ int normalizer_run(const struct normalizer *n, struct text_scratch *s, struct bu
             break;
         }
         }
-        if (p->kind != PREPEND && p->kind != REPLACE && *head && !same_head(text, out, *head)) {
+        if (p->kind < PREPEND && *head && !same_head(text, out, *head)) {
             size_t len = 0, gone = 0;
             if (p->kind == STRIP_ACCENTS && uni_is_combining(utf8_get(text->s, &gone)))
                 *head = 0;
