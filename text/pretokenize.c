@@ -279,9 +279,12 @@ static int byte_level(const struct pretokenizer_step *p, struct text_scratch *s,
 int pretokenizer_run(const struct pretokenizer *t, struct text_scratch *s, struct pieces *p,
                      struct pieces *spare, struct err *e)
 {
+    size_t limit = p->text.len * TEXT_MAX_GROWTH + 65536;
     for (size_t i = 0; i < t->n_steps; i++) {
         const struct pretokenizer_step *step = &t->step[i];
         int rc = 0;
+        if (p->text.len > limit)
+            return err_set(e, ERR_LIMIT, "the text grows more than %d-fold when it is cut", TEXT_MAX_GROWTH);
         spare->n = 0;
         buf_clear(&spare->text);
         if (step->kind == METASPACE)
