@@ -17,18 +17,25 @@ void family_unref(struct family *f)
         f->gone(f);
 }
 
-void family_fault(struct family *f, const char *fmt, ...)
+int fault_set(struct fault *f, const char *why)
 {
     uint32_t none = FAULT_NONE;
-    if (!atomic_compare_exchange_strong(&f->fault->state, &none, FAULT_WRITING))
-        return;
+    if (!atomic_compare_exchange_strong(&f->state, &none, FAULT_WRITING))
+        return 0;
+    snprintf(f->why, sizeof(f->why), "%.*s", (int)sizeof(f->why) - 1, why);
+    atomic_store(&f->state, FAULT_SET);
+    return 1;
+}
+
+void family_fault(struct family *f, const char *fmt, ...)
+{
+    char why[sizeof(f->fault->why)];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(f->fault->why, sizeof(f->fault->why), fmt, ap);
+    vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
-    atomic_store(&f->fault->state, FAULT_SET);
-    if (f->tell)
-        f->tell(f, f->fault->why);
+    if (fault_set(f->fault, why) && f->tell)
+        f->tell(f, why);
 }
 
 int family_check(struct family *f, struct err *e)

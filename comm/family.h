@@ -21,6 +21,9 @@ struct fault { /* zeroed: none. Lies in memory that several processes may map. *
     char why[508];
 };
 
+/* Returns 1, or 0 if a fault was there before: the first one stays. */
+int fault_set(struct fault *f, const char *why);
+
 struct family {
     _Atomic int refs;
     struct fault *fault;

@@ -63,12 +63,8 @@ static void world_poll(struct family *f)
     if (w->news != MPI_REQUEST_NULL && MPI_Test(&w->news, &done, MPI_STATUS_IGNORE))
         done = 0;
     pthread_mutex_unlock(&mpi_lock);
-    uint32_t none = FAULT_NONE;
-    if (done && atomic_compare_exchange_strong(&w->fault.state, &none, FAULT_WRITING)) {
-        w->in[sizeof(w->in) - 1] = 0;
-        memcpy(w->fault.why, w->in, sizeof(w->fault.why));
-        atomic_store(&w->fault.state, FAULT_SET); /* everyone has been told by who found it */
-    }
+    if (done) /* who found it has told everyone: no need to spread it further */
+        fault_set(&w->fault, w->in);
 }
 
 static void world_tell(struct family *f, const char *why)

@@ -44,6 +44,8 @@
 #define WATCH_NS                                                                                             \
     1000000000 /* ... and at every rank of its group, not just the one it waits for, this often */
 
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "atomics between processes");
+
 struct word { /* a counter that others wait for; compared modulo 2^32 */
     _Atomic uint32_t value, sleepers;
 };
@@ -271,6 +273,11 @@ struct root { /* a family whose fault lies in the region of the group that every
 
 extern const struct comm_ops shm_thread_ops;
 
+static struct head *head_of(const struct shm *g)
+{
+    return (struct head *)g->region->base;
+}
+
 static struct shm *shm_of(struct comm *c)
 {
     return (struct shm *)c;
@@ -403,6 +410,25 @@ static void watch(struct shm *g, int rank)
     family_fault(g->family, "%s has died", peer_describe(&g->peer[rank], who, sizeof(who)));
 }
 
+/* Where the family's fault lies elsewhere (a group that was split from another), ranks that know of it leave
+ * word here too: it must not look to the others as if they had just left. */
+static void news_write(struct shm *g)
+{
+    struct err e;
+    struct fault *here = &head_of(g)->fault;
+    if (here != g->family->fault && family_check(g->family, &e))
+        fault_set(here, e.msg);
+}
+
+static void news_read(struct shm *g)
+{
+    struct fault *here = &head_of(g)->fault;
+    if (g->family->poll)
+        g->family->poll(g->family);
+    if (here != g->family->fault && atomic_load(&here->state) == FAULT_SET)
+        family_fault(g->family, "%s", here->why);
+}
+
 /* Waits until `rank` has brought *w to `want`. */
 static int word_wait(struct shm *g, struct word *w, uint32_t want, int rank, struct err *e)
 {
@@ -413,6 +439,7 @@ static int word_wait(struct shm *g, struct word *w, uint32_t want, int rank, str
     while (!reached(w, want)) {
         if (!wait_turn(&wait))
             continue;
+        news_read(g);
         /* Left or dead, it may have done its part before: hence the second look at the word. */
         bool gone = atomic_load(&g->line[rank].left);
         if (gone && !reached(w, want)) {
@@ -420,8 +447,6 @@ static int word_wait(struct shm *g, struct word *w, uint32_t want, int rank, str
             family_fault(g->family, "%s has closed the group while others still wait for it",
                          peer_describe(&g->peer[rank], who, sizeof(who)));
         }
-        if (g->family->poll)
-            g->family->poll(g->family);
         if (g->region->process && wait.now >= look) {
             if (look)
                 watch(g, rank);
@@ -865,6 +890,7 @@ static void shm_abort(struct comm *c, const char *why)
     struct shm *g = shm_of(c);
     char who[128];
     family_fault(g->family, "%s gave up: %s", peer_describe(&g->peer[c->rank], who, sizeof(who)), why);
+    news_write(g);
     /* Wakes those who sleep in this group; in the others of the family they look within WAKE_NS. */
     for (int r = 0; r < c->size; r++)
         word_wake(g, &g->line[r].ready);
@@ -877,6 +903,7 @@ static void shm_abort(struct comm *c, const char *why)
 static void shm_close(struct comm *c)
 {
     struct shm *g = shm_of(c);
+    news_write(g);
     atomic_store(&g->line[c->rank].left, 1);
     family_unref(g->family);
     region_unref(g->region);

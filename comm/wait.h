@@ -1,9 +1,13 @@
 /* wait.h: how long a waiting rank keeps its core. (Private to comm/.)
  *
- * Three phases: spin (the answer is a few microseconds away and the core is ours), yield (let whoever shares
- * this core run), sleep. The caller does the sleeping, because how to be woken depends on the transport.
- * Where ranks times threads exceed the cores, whoever is waited for may need this very core: then spinning is
- * cut to the time of a cache-line transfer and sleep comes soon.
+ * Three phases: spin (the answer is a cache-line transfer away and the core is ours), yield (let whoever
+ * shares this core run), sleep. The caller does the sleeping, because how to be woken depends on the
+ * transport.
+ *
+ * Spinning is short in any case: yielding to nobody costs a fraction of a microsecond, while spinning on a
+ * core that somebody else wants, of this program or not, costs all of the spin, each time (with 50 us of it,
+ * two ranks beside an unrelated busy process took 100 us for an all-reduce of 0.6 us). Where ranks times
+ * threads exceed the cores, whoever is waited for probably waits for a core itself: then sleep comes soon.
  */
 #ifndef YOKE_COMM_WAIT_H
 #define YOKE_COMM_WAIT_H
@@ -31,7 +35,7 @@ static inline void wait_relax(void)
 /* One turn: returns 0 after having spent a moment, or 1 if it is time to sleep. */
 static inline int wait_turn(struct wait *w)
 {
-    const int64_t spin_ns = w->crowded ? 2000 : 50000, yield_ns = w->crowded ? 20000 : 1000000;
+    const int64_t spin_ns = w->crowded ? 500 : 3000, yield_ns = w->crowded ? 20000 : 1000000;
     if (++w->turns & 15) { /* a look at the clock costs as much as several pauses */
         wait_relax();
         return 0;

@@ -30,7 +30,10 @@ void tmpl_raise(struct render *r, int code, const char *fmt, ...)
 
 void tmpl_raise_message(struct render *r, const struct str *message)
 {
-    r->code = err_set(r->e, ERR_FAIL, "%.*s", (int)MIN(message->len, 4000u), message->s);
+    if (message->len)
+        r->code = err_set(r->e, ERR_FAIL, "%.*s", (int)MIN(message->len, 4000u), message->s);
+    else
+        r->code = err_set(r->e, ERR_FAIL, "the chat template refused, without saying why");
     longjmp(r->jump, 1);
 }
 
@@ -40,8 +43,7 @@ static void enter(struct render *r, const struct node *n)
 {
     r->where = n;
     charge(r, 1);
-    if (++r->depth > MAX_EVAL_DEPTH)
-        tmpl_raise(r, ERR_LIMIT, "the template recurses more than %d levels deep", MAX_EVAL_DEPTH);
+    enter_depth(r);
 }
 
 static void leave(struct render *r)
@@ -63,6 +65,13 @@ static struct scope *scope_new(struct render *r, struct scope *parent)
     struct scope *s = ralloc(r, sizeof(*s));
     s->parent = parent;
     return s;
+}
+
+/* Something that may outlive the turn of a loop sees this scope. */
+static void keep_scopes(struct scope *s)
+{
+    for (; s && !s->kept; s = s->parent)
+        s->kept = true;
 }
 
 static void assign(struct render *r, struct scope *s, const struct str *name, struct val v)
@@ -985,14 +994,19 @@ static void run_loop(struct render *r, const struct node *n, struct scope *outer
         l->it = iter_new(r, next_filtered, l->it, f);
     }
     struct val item, self = {.t = V_LOOP, .loop = l};
+    struct scope *s = NULL; /* each turn's; used again unless a macro has kept it */
     bool any = false;
+    if (n->loop.recursive)
+        keep_scopes(outer);
     while (loop_peek(r, l, &item)) {
         r->where = n;
         l->has_after = false;
         l->index0++;
         l->before = l->current;
         l->current = item;
-        struct scope *s = scope_new(r, outer);
+        if (!s || s->kept)
+            s = scope_new(r, outer);
+        s->n = 0;
         assign_target(r, n->loop.target, s, item);
         assign(r, s, r->tmpl->names.loop, self);
         enum ctl ctl = exec_body(r, n->loop.body, s);
@@ -1021,6 +1035,7 @@ struct val loop_recurse(struct render *r, struct loop *l, struct val iterable)
 
 static struct val make_macro(struct render *r, const struct node *n, struct scope *s)
 {
+    keep_scopes(s);
     struct macro *m = ralloc(r, sizeof(*m));
     *m = (struct macro){.node = n, .scope = s, .name = n->macro.name};
     return (struct val){.t = V_MACRO, .macro = m};

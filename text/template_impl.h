@@ -397,6 +397,7 @@ struct binding {
 };
 struct scope {
     struct scope *parent;
+    bool kept; /* by a macro or a recursive loop: not to be used again for a loop's next turn */
     struct binding *b;
     size_t n, cap;
 };
@@ -436,6 +437,7 @@ void tmpl_raise_message(struct render *r, const struct str *message) __attribute
 void undef_error(struct render *r, struct val undefined) __attribute__((noreturn));
 
 void charge(struct render *r, size_t work); /* counts steps; long strings cost one step for each 64 bytes */
+void enter_depth(struct render *r); /* counts a level of recursion; leave by r->depth-- */
 static inline size_t text_work(size_t bytes)
 {
     return bytes / 64 + 1;

@@ -18,6 +18,12 @@ void charge(struct render *r, size_t work)
     r->steps += work;
 }
 
+void enter_depth(struct render *r)
+{
+    if (++r->depth > MAX_EVAL_DEPTH)
+        tmpl_raise(r, ERR_LIMIT, "the template recurses more than %d levels deep", MAX_EVAL_DEPTH);
+}
+
 static void reserve(struct render *r, size_t size)
 {
     if (size > r->max_memory - r->memory)
@@ -791,7 +797,10 @@ struct iter *iterate(struct render *r, struct val v)
 int iter_next(struct render *r, struct iter *it, struct val *ret)
 {
     charge(r, 1);
-    return it->next(r, it, ret);
+    enter_depth(r); /* map of map of map ... */
+    int more = it->next(r, it, ret);
+    r->depth--;
+    return more;
 }
 
 struct list *to_list(struct render *r, struct val v)

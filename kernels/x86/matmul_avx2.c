@@ -11,43 +11,38 @@
 #include <float.h>
 #include <immintrin.h>
 #include <math.h>
+#include "kernels/x86/vec.h"
 #include "kernels/x86/x86.h"
 
-#define FEW 4
-#define WITH_FEW(n, call)                                                                                    \
-    switch (n) {                                                                                             \
-        CASE_N(1, call) CASE_N(2, call) CASE_N(3, call) CASE_N(4, call)                                      \
-    }
+#define FEW             4
 #define DOTS_ADD_OFFSET 0
-static inline __attribute__((always_inline)) void dots_group(enum dtype t, const __m256i code[8],
-                                                             const uint8_t *q, const uint8_t *sums,
-                                                             __m256i isum[2]);
-static inline __attribute__((always_inline)) __m256i dots_add(__m256i isum, const __m256i code[8],
-                                                              const uint8_t *q);
+static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
+                                     const uint8_t *sums, __m256i isum[2]);
+static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q);
 #include "kernels/x86/matmul_x86.h"
 
 /* unsigned codes times the q that belongs to vector v */
-INLINE __m256i pairs(__m256i code, const uint8_t *q, int v)
+static ALWAYS_INLINE __m256i pairs(__m256i code, const uint8_t *q, int v)
 {
     return _mm256_maddubs_epi16(code, _mm256_set1_epi32(load32(q + 4 * v)));
 }
-INLINE __m256i signed_pairs(__m256i magnitude, __m256i code, const uint8_t *q, int v)
+static ALWAYS_INLINE __m256i signed_pairs(__m256i magnitude, __m256i code, const uint8_t *q, int v)
 {
     return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(_mm256_set1_epi32(load32(q + 4 * v)), code));
 }
-INLINE __m256i widen(__m256i sums16)
+static ALWAYS_INLINE __m256i widen(__m256i sums16)
 {
     return _mm256_madd_epi16(sums16, _mm256_set1_epi16(1));
 }
 /* -offset * (the sum of the group's q, or of one half): what codes stored with an offset add too much. */
-INLINE __m256i correction(const uint8_t *sums, int low, int high)
+static ALWAYS_INLINE __m256i correction(const uint8_t *sums, int low, int high)
 {
     return _mm256_madd_epi16(_mm256_set1_epi32(load32(sums)),
                              _mm256_set1_epi32((high << 16) | (low & 0xffff)));
 }
 
-INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, const uint8_t *sums,
-                       __m256i isum[2])
+static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
+                                     const uint8_t *sums, __m256i isum[2])
 {
     const int offset = panel_formats[t].offset, bits = panel_formats[t].bits;
     if (bits == 8) {
@@ -56,7 +51,7 @@ INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, co
     }
     const int fit = bits == 4 ? 8 : bits == 5 ? 4 : 2; /* results that fit in int16 */
     __m256i sum[4];
-#pragma GCC unroll 8
+    UNROLL
     for (int v = 0; v < 8; v++) {
         __m256i add = pairs(code[v], q, v);
         sum[v / fit] = v % fit ? _mm256_add_epi16(sum[v / fit], add) : add;
@@ -75,9 +70,9 @@ INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, co
     }
 }
 
-INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
+static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
 {
-#pragma GCC unroll 8
+    UNROLL
     for (int v = 0; v < 8; v++) {
         isum = _mm256_add_epi32(isum, widen(signed_pairs(_mm256_abs_epi8(code[v]), code[v], q, v)));
         IN_REGISTER(isum);
@@ -95,48 +90,51 @@ struct scratch {
     __m256 scale[STRETCH][2], min[STRETCH];
 };
 
-INLINE void unpack(const struct wmat *w, enum dtype t, struct walk *k, int n_groups, struct scratch *s)
+static ALWAYS_INLINE void unpack(enum dtype t, struct walk *walk, int n_groups, struct scratch *s)
 {
+    struct walk k = *walk;
     for (int g = 0; g < n_groups; g++) {
-        prefetch_group(t, k->group);
-        group_codes(t, k->group, s->code[g]);
+        prefetch_group(t, k.group);
+        group_codes(t, k.group, s->code[g]);
         if (t != DT_I8C) {
-            s->scale[g][0] = group_scale(t, k->group, k->block, 0);
+            s->scale[g][0] = group_scale(t, k.group, k.block, 0);
             if (t == DT_Q6_K)
-                s->scale[g][1] = group_scale(t, k->group, k->block, 1);
+                s->scale[g][1] = group_scale(t, k.group, k.block, 1);
             if (panel_formats[t].has_min)
-                s->min[g] = group_min(t, k->group, k->block);
+                s->min[g] = group_min(t, k.group, k.block);
         }
-        walk_next(k, t);
+        walk_next(&k, t);
     }
+    *walk = k;
 }
 
 /* acc[i] goes on over n_groups groups for tokens i < n. rec: the first token's record; g0: its first group
  * there. The order of the loops keeps a vector of codes in a register while it meets the tokens. */
-INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
-                     const uint8_t *rec, size_t act_stride, int32_t g0, int n, __m256 *acc_at)
+static ALWAYS_INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups,
+                                   const struct act_layout *a, const uint8_t *rec, size_t act_stride,
+                                   int32_t g0, int n, __m256 *acc_at)
 {
     const int bits = panel_formats[t].bits, offset = panel_formats[t].offset;
     const int fit = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1; /* results that fit in int16 */
     const int halves = t == DT_Q6_K ? 2 : 1, n_v = 8 / halves;
     __m256 acc[TILE];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         acc[i] = acc_at[i];
     const uint8_t *q = rec + a->code_at + 32 * (size_t)g0;
     for (int g = 0; g < n_groups; g++, q += 32) {
         const uint8_t *scales = rec + a->scale_at + 4 * (g0 + g), *asums = rec + a->sum_at + 4 * (g0 + g),
                       *isums = rec + a->isum_at + 4 * (g0 + g);
-#pragma GCC unroll 2
+        UNROLL
         for (int h = 0; h < halves; h++) {
             __m256i isum[TILE];
-#pragma GCC unroll 8
+            UNROLL
             for (int v0 = h * n_v; v0 < (h + 1) * n_v; v0 += fit) {
                 __m256i sum[TILE];
-#pragma GCC unroll 8
+                UNROLL
                 for (int v = v0; v < v0 + fit; v++) {
                     __m256i code = s->code[g][v], magnitude = bits == 8 ? _mm256_abs_epi8(code) : code;
-#pragma GCC unroll 8
+                    UNROLL
                     for (int i = 0; i < n; i++) {
                         const uint8_t *qi = q + (size_t)i * act_stride;
                         __m256i add = bits == 8 ? signed_pairs(magnitude, code, qi, v) : pairs(code, qi, v);
@@ -144,13 +142,13 @@ INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const 
                         IN_REGISTER(sum[i]);
                     }
                 }
-#pragma GCC unroll 8
+                UNROLL
                 for (int i = 0; i < n; i++) {
                     isum[i] = v0 > h * n_v ? _mm256_add_epi32(isum[i], widen(sum[i])) : widen(sum[i]);
                     IN_REGISTER(isum[i]);
                 }
             }
-#pragma GCC unroll 8
+            UNROLL
             for (int i = 0; i < n; i++) {
                 size_t at = (size_t)i * act_stride;
                 if (offset)
@@ -165,23 +163,27 @@ INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const 
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         acc_at[i] = acc[i];
 }
 
-INLINE void tile_qc(const struct scratch *s, int n_groups, const uint8_t *q, size_t act_stride, int n,
-                    __m256i *acc_at)
+/* The same for i8c, where acc holds integers. */
+static ALWAYS_INLINE void tile_qc(enum dtype t, const struct scratch *s, int n_groups,
+                                  const struct act_layout *a, const uint8_t *rec, size_t act_stride,
+                                  int32_t g0, int n, __m256 *acc_at)
 {
+    (void)t;
+    const uint8_t *q = rec + a->code_at + 32 * (size_t)g0;
     __m256i acc[TILE];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
-        acc[i] = acc_at[i];
+        acc[i] = _mm256_castps_si256(acc_at[i]);
     for (int g = 0; g < n_groups; g++, q += 32) {
-#pragma GCC unroll 8
+        UNROLL
         for (int v = 0; v < 8; v++) {
             __m256i code = s->code[g][v], magnitude = _mm256_abs_epi8(code);
-#pragma GCC unroll 8
+            UNROLL
             for (int i = 0; i < n; i++) {
                 acc[i] = _mm256_add_epi32(
                     acc[i], widen(signed_pairs(magnitude, code, q + (size_t)i * act_stride, v)));
@@ -189,31 +191,52 @@ INLINE void tile_qc(const struct scratch *s, int n_groups, const uint8_t *q, siz
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
-        acc_at[i] = acc[i];
+        acc_at[i] = _mm256_castsi256_ps(acc[i]);
 }
 
-INLINE void tiles_int(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
-                      const uint8_t *act, size_t act_stride, int32_t g0, int32_t n_tokens, __m256 *acc)
-{
-    for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, TILE);
-        const uint8_t *rec = act + (size_t)i * act_stride;
-        if (t == DT_I8C)
-            WITH_CONSTANT(n, tile_qc(s, n_groups, rec + a->code_at + 32 * (size_t)g0, act_stride, N,
-                                     (__m256i *)(acc + i)))
-        else
-            WITH_CONSTANT(n, tile_q32(t, s, n_groups, a, rec, act_stride, g0, N, acc + i))
-        i += n;
+struct steps {
+    few_fn *few[FEW + 1];
+    void (*unpack)(struct walk *walk, int n_groups, struct scratch *s);
+    void (*tile[TILE + 1])(const struct scratch *s, int n_groups, const struct act_layout *a,
+                           const uint8_t *rec, size_t act_stride, int32_t g0, __m256 *acc);
+};
+#define DEFINE_TILE(name, tile, dtype, n)                                                                    \
+    NOINLINE void tile_##name##_##n(const struct scratch *s, int n_groups, const struct act_layout *a,       \
+                                    const uint8_t *rec, size_t act_stride, int32_t g0, __m256 *acc)          \
+    {                                                                                                        \
+        tile(dtype, s, n_groups, a, rec, act_stride, g0, n, acc);                                            \
     }
-}
+#define DEFINE_STEPS(name, few, tile, dtype)                                                                 \
+    DEFINE_FEW(name, few, dtype, 1)                                                                          \
+    DEFINE_FEW(name, few, dtype, 2)                                                                          \
+    DEFINE_FEW(name, few, dtype, 3)                                                                          \
+    DEFINE_FEW(name, few, dtype, 4)                                                                          \
+    NOINLINE void unpack_##name(struct walk *walk, int n_groups, struct scratch *s)                          \
+    {                                                                                                        \
+        unpack(dtype, walk, n_groups, s);                                                                    \
+    }                                                                                                        \
+    DEFINE_TILE(name, tile, dtype, 1)                                                                        \
+    DEFINE_TILE(name, tile, dtype, 2)                                                                        \
+    DEFINE_TILE(name, tile, dtype, 3)                                                                        \
+    DEFINE_TILE(name, tile, dtype, 4)                                                                        \
+    DEFINE_TILE(name, tile, dtype, 5)                                                                        \
+    DEFINE_TILE(name, tile, dtype, 6)
+EACH_INT(DEFINE_STEPS)
+#define STEPS(name, few, tile, dtype)                                                                        \
+    [dtype] = {{NULL, few_##name##_1, few_##name##_2, few_##name##_3, few_##name##_4},                       \
+               unpack_##name,                                                                                \
+               {NULL, tile_##name##_1, tile_##name##_2, tile_##name##_3, tile_##name##_4, tile_##name##_5,   \
+                tile_##name##_6}},
+static const struct steps all_steps[DT_COUNT] = {EACH_INT(STEPS)};
 
-INLINE void block_int(const struct wmat *w, enum dtype t, const struct act_layout *a, const uint8_t *act,
-                      size_t act_stride, int32_t n_tokens, int32_t p, float *y, size_t ldy)
+static void block_int(const struct wmat *w, const struct steps *steps, const struct act_layout *a,
+                      const uint8_t *act, size_t act_stride, int32_t n_tokens, int32_t p, float *y,
+                      size_t ldy)
 {
     const uint8_t *panel = wmat_panel(w, p);
-    struct walk k = walk_begin(w, t, panel, 0);
+    struct walk walk = walk_begin(w, w->dtype, panel, 0);
     struct scratch s;
     __m256 part[TREE_PARTS * BLOCK_TOKENS], acc[BLOCK_TOKENS];
     for (int c = 0; c < w->cuts.n; c++) {
@@ -221,13 +244,16 @@ INLINE void block_int(const struct wmat *w, enum dtype t, const struct act_layou
         for (int32_t i = 0; i < n_tokens; i++)
             acc[i] = _mm256_setzero_ps();
         for (int32_t g = cuts_group(&w->cuts, c); g < end; g += STRETCH) {
-            int n = MIN(STRETCH, end - g);
-            unpack(w, t, &k, n, &s);
-            tiles_int(t, &s, n, a, act, act_stride, g, n_tokens, acc);
+            int n_groups = MIN(STRETCH, end - g);
+            steps->unpack(&walk, n_groups, &s);
+            for (int32_t i = 0, n; i < n_tokens; i += n) {
+                n = tile_tokens(n_tokens - i, TILE);
+                steps->tile[n](&s, n_groups, a, act + (size_t)i * act_stride, act_stride, g, acc + i);
+            }
         }
         for (int32_t i = 0; i < n_tokens; i++) {
             __m256 leaf = acc[i];
-            if (t == DT_I8C) {
+            if (w->dtype == DT_I8C) {
                 __m256 ascale =
                     _mm256_set1_ps(load_float(act + (size_t)i * act_stride + a->scale_at + 4 * c));
                 leaf = _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_castps_si256(leaf)), ascale),
@@ -241,16 +267,21 @@ INLINE void block_int(const struct wmat *w, enum dtype t, const struct act_layou
                    tree8_join(part + i, BLOCK_TOKENS, w->cuts.n), w->rows - WMAT_PANEL * p);
 }
 
-INLINE void mul_int(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                    int32_t n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static void mul_int(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,
+                    int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
+    const struct steps *steps = &all_steps[w->dtype == DT_I4G ? DT_Q4_0 : w->dtype]; /* the same panels */
+    if (n_tokens >= 1 && n_tokens <= FEW) {
+        steps->few[n_tokens](w, act, act_stride, panel0, panel1, y, ldy);
+        return;
+    }
     struct act_layout a;
-    act_layout_init(&a, act_kind_of(t), w->cols, &w->cuts);
+    act_layout_init(&a, act_kind_of(w->dtype), w->cols, &w->cuts);
     int32_t block = block_tokens(HALF_L2, a.row_bytes, TILE);
     for (int32_t i = 0; i < n_tokens; i += block)
         for (int32_t p = panel0; p < panel1; p++)
-            block_int(w, t, &a, act + (size_t)i * act_stride, act_stride, MIN(block, n_tokens - i), p,
-                      y + (size_t)i * ldy, ldy);
+            block_int(w, steps, &a, (const uint8_t *)act + (size_t)i * act_stride, act_stride,
+                      MIN(block, n_tokens - i), p, y + (size_t)i * ldy, ldy);
 }
 
 /* ---- blocks of tokens: floats ---- */
@@ -262,45 +293,62 @@ struct float_scratch {
 };
 
 /* Two panels, n tokens: 2 * n chains of fmas. */
-INLINE void tile_float(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride, int n,
-                       __m256 (*acc_at)[2])
+static ALWAYS_INLINE void tile_float(const struct float_scratch *s, int n_cols, const uint8_t *x,
+                                     size_t act_stride, int n, __m256 (*acc_at)[2])
 {
     __m256 acc[TILE][2];
-#pragma GCC unroll 6
+    UNROLL
     for (int i = 0; i < n; i++) {
         acc[i][0] = acc_at[i][0];
         acc[i][1] = acc_at[i][1];
     }
     for (int k = 0; k < n_cols; k++, x += 4) {
         __m256 w0 = s->column[k][0], w1 = s->column[k][1];
-#pragma GCC unroll 6
+        UNROLL
         for (int i = 0; i < n; i++) {
             __m256 xk = _mm256_set1_ps(load_float(x + (size_t)i * act_stride));
             acc[i][0] = _mm256_fmadd_ps(w0, xk, acc[i][0]);
             acc[i][1] = _mm256_fmadd_ps(w1, xk, acc[i][1]);
         }
     }
-#pragma GCC unroll 6
+    UNROLL
     for (int i = 0; i < n; i++) {
         acc_at[i][0] = acc[i][0];
         acc_at[i][1] = acc[i][1];
     }
 }
 
-static void tiles_float(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride,
-                        int32_t n_tokens, __m256 (*acc)[2])
+#define DEFINE_TILE_FLOAT(n)                                                                                 \
+    NOINLINE void tile_float_##n(const struct float_scratch *s, int n_cols, const uint8_t *x,                \
+                                 size_t act_stride, __m256(*acc)[2])                                         \
+    {                                                                                                        \
+        tile_float(s, n_cols, x, act_stride, n, acc);                                                        \
+    }
+DEFINE_TILE_FLOAT(1)
+DEFINE_TILE_FLOAT(2)
+DEFINE_TILE_FLOAT(3)
+DEFINE_TILE_FLOAT(4)
+DEFINE_TILE_FLOAT(5)
+DEFINE_TILE_FLOAT(6)
+static void (*const tiles_float[TILE + 1])(const struct float_scratch *s, int n_cols, const uint8_t *x,
+                                           size_t act_stride, __m256 (*acc)[2]) = {
+    NULL, tile_float_1, tile_float_2, tile_float_3, tile_float_4, tile_float_5, tile_float_6};
+
+/* Columns [k, k + n) of two panels as floats. */
+static ALWAYS_INLINE void unpack_float(enum dtype t, const uint8_t *panel0, const uint8_t *panel1, int32_t k,
+                                       int n, struct float_scratch *s)
 {
-    for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, TILE);
-        const uint8_t *xi = x + (size_t)i * act_stride;
-        WITH_CONSTANT(n, tile_float(s, n_cols, xi, act_stride, N, acc + i))
-        i += n;
+    for (int i = 0; i < n; i++) {
+        prefetch_columns(t, panel0, (size_t)(k + i));
+        prefetch_columns(t, panel1, (size_t)(k + i));
+        s->column[i][0] = float_column(t, panel0, (size_t)(k + i));
+        s->column[i][1] = float_column(t, panel1, (size_t)(k + i));
     }
 }
 
 /* Panels p and p + 1; the latter is computed in vain, from p again, where it does not exist. */
-INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                        int32_t n_tokens, int32_t p, int n_panels, float *y, size_t ldy)
+static void block_float(const struct wmat *w, const uint8_t *act, size_t act_stride, int32_t n_tokens,
+                        int32_t p, int n_panels, float *y, size_t ldy)
 {
     const uint8_t *panel0 = wmat_panel(w, p), *panel1 = wmat_panel(w, p + n_panels - 1);
     struct float_scratch s;
@@ -310,14 +358,17 @@ INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, 
         for (int32_t i = 0; i < n_tokens; i++)
             acc[i][0] = acc[i][1] = _mm256_setzero_ps();
         for (int32_t k = w->cuts.at[c]; k < end; k += FLOAT_STRETCH) {
-            int n = MIN(FLOAT_STRETCH, end - k);
-            for (int i = 0; i < n; i++) {
-                prefetch_columns(t, panel0, (size_t)(k + i));
-                prefetch_columns(t, panel1, (size_t)(k + i));
-                s.column[i][0] = float_column(t, panel0, (size_t)(k + i));
-                s.column[i][1] = float_column(t, panel1, (size_t)(k + i));
+            int n_cols = MIN(FLOAT_STRETCH, end - k);
+            if (w->dtype == DT_F32)
+                unpack_float(DT_F32, panel0, panel1, k, n_cols, &s);
+            else if (w->dtype == DT_F16)
+                unpack_float(DT_F16, panel0, panel1, k, n_cols, &s);
+            else
+                unpack_float(DT_BF16, panel0, panel1, k, n_cols, &s);
+            for (int32_t i = 0, n; i < n_tokens; i += n) {
+                n = tile_tokens(n_tokens - i, TILE);
+                tiles_float[n](&s, n_cols, act + (size_t)i * act_stride + 4 * (size_t)k, act_stride, acc + i);
             }
-            tiles_float(&s, n, act + 4 * (size_t)k, act_stride, n_tokens, acc);
         }
         for (int32_t i = 0; i < n_tokens; i++) {
             tree8_push(part + 2 * i, 2 * BLOCK_TOKENS, c, acc[i][0]);
@@ -331,23 +382,26 @@ INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, 
                        w->rows - WMAT_PANEL * (p + h));
 }
 
-INLINE void mul_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                      int32_t n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static void mul_float(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,
+                      int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
+    if (n_tokens >= 1 && n_tokens <= FEW_FLOAT) {
+        few_floats[w->dtype][n_tokens](w, act, act_stride, panel0, panel1, y, ldy);
+        return;
+    }
     int32_t block = block_tokens(HALF_L2, 4 * (size_t)w->cols, TILE);
     for (int32_t i = 0; i < n_tokens; i += block)
         for (int32_t p = panel0; p < panel1; p += 2)
-            block_float(w, t, act + (size_t)i * act_stride, act_stride, MIN(block, n_tokens - i), p,
-                        MIN(2, panel1 - p), y + (size_t)i * ldy, ldy);
+            block_float(w, (const uint8_t *)act + (size_t)i * act_stride, act_stride,
+                        MIN(block, n_tokens - i), p, MIN(2, panel1 - p), y + (size_t)i * ldy, ldy);
 }
-DEFINE_SLOTS
 
 /* ---- activations ---- */
 
 /* As quantize_amax, but of 32 floats, by lanes; lanes that met something not finite are set in *bad. */
-INLINE __m256 amax_32(__m256 amax, const float *x, __m256 *bad)
+static ALWAYS_INLINE __m256 amax_32(__m256 amax, const float *x, __m256 *bad)
 {
-#pragma GCC unroll 4
+    UNROLL
     for (int i = 0; i < 32; i += 8) {
         __m256 a = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), _mm256_loadu_ps(x + i));
         *bad = _mm256_or_ps(*bad, _mm256_cmp_ps(a, _mm256_set1_ps(FLT_MAX), _CMP_NLE_UQ));
@@ -355,7 +409,7 @@ INLINE __m256 amax_32(__m256 amax, const float *x, __m256 *bad)
     }
     return amax;
 }
-INLINE float amax_join(__m256 amax, __m256 bad)
+static ALWAYS_INLINE float amax_join(__m256 amax, __m256 bad)
 {
     __m128 m = _mm_max_ps(_mm256_castps256_ps128(amax), _mm256_extractf128_ps(amax, 1));
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
@@ -363,7 +417,7 @@ INLINE float amax_join(__m256 amax, __m256 bad)
     return _mm256_movemask_ps(bad) ? NAN : _mm_cvtss_f32(m);
 }
 /* Codes of 32 floats. Returns the sums of the first and the last 16, as int16[2]. */
-INLINE uint32_t codes_32(const float *x, float inverse, uint8_t *code)
+static ALWAYS_INLINE uint32_t codes_32(const float *x, float inverse, uint8_t *code)
 {
     if (inverse == 0) {
         memset(code, 0, 32);
@@ -371,7 +425,7 @@ INLINE uint32_t codes_32(const float *x, float inverse, uint8_t *code)
     }
     __m256 f = _mm256_set1_ps(inverse);
     __m256i q[4];
-#pragma GCC unroll 4
+    UNROLL
     for (int i = 0; i < 4; i++)
         q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), f));
     __m256i low = _mm256_packs_epi32(q[0], q[1]),
@@ -386,7 +440,8 @@ INLINE uint32_t codes_32(const float *x, float inverse, uint8_t *code)
     return (uint32_t)_mm_cvtsi128_si32(_mm_packs_epi32(s, s));
 }
 /* The floats of group g: x itself, or the last ones with zeros behind them. */
-INLINE const float *group_floats(const struct act_layout *a, const float *x, int32_t g, float tmp[32])
+static ALWAYS_INLINE const float *group_floats(const struct act_layout *a, const float *x, int32_t g,
+                                               float tmp[32])
 {
     int32_t n = a->cols - 32 * g;
     if (n >= 32)
@@ -436,5 +491,7 @@ static void quantize(const struct act_layout *a, const float *x, void *record_at
 void matmul_init_avx2(struct matmul_kernels *k)
 {
     k->quantize = quantize;
-    set_slots(k);
+    for (int t = 0; t < DT_COUNT; t++)
+        if (k->mul[t])
+            k->mul[t] = act_kind_of((enum dtype)t) == ACT_F32 ? mul_float : mul_int;
 }

@@ -9,61 +9,56 @@
 #include "kernels/matmul.h"
 
 #include <immintrin.h>
+#include "kernels/x86/vec.h"
 #include "kernels/x86/x86.h"
 
-#define FEW 2
-#define WITH_FEW(n, call)                                                                                    \
-    switch (n) {                                                                                             \
-        CASE_N(1, call) CASE_N(2, call)                                                                      \
-    }
+#define FEW             2
 #define DOTS_ADD_OFFSET 128
-static inline __attribute__((always_inline)) void dots_group(enum dtype t, const __m256i code[8],
-                                                             const uint8_t *q, const uint8_t *sums,
-                                                             __m256i isum[2]);
-static inline __attribute__((always_inline)) __m256i dots_add(__m256i isum, const __m256i code[8],
-                                                              const uint8_t *q);
+static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
+                                     const uint8_t *sums, __m256i isum[2]);
+static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q);
 #include "kernels/x86/matmul_x86.h"
 
 DEFINE_TREE(tree16, __m512)
 
 /* What is added to codes where they are multiplied. */
-INLINE int code_offset(enum dtype t)
+static ALWAYS_INLINE int code_offset(enum dtype t)
 {
     return panel_formats[t].bits == 8 ? 128 : panel_formats[t].offset;
 }
 /* The factors of the two sums of 16 q in a group, as int16[2]. */
-INLINE int32_t correction(int low, int high)
+static ALWAYS_INLINE int32_t correction(int low, int high)
 {
     return (int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff));
 }
 /* As the product wants them. */
-INLINE __m256i unsigned_code(enum dtype t, __m256i code)
+static ALWAYS_INLINE __m256i unsigned_code(enum dtype t, __m256i code)
 {
     return panel_formats[t].bits == 8 ? _mm256_xor_si256(code, _mm256_set1_epi8(-128)) : code;
 }
 
-INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q, const uint8_t *sums,
-                       __m256i isum[2])
+static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
+                                     const uint8_t *sums, __m256i isum[2])
 {
     const int offset = code_offset(t), halves = t == DT_Q6_K ? 2 : 1;
-#pragma GCC unroll 2
+    UNROLL
     for (int h = 0; h < halves; h++) {
         isum[h] = _mm256_setzero_si256();
         if (offset)
             isum[h] = _mm256_dpwssd_epi32(isum[h], _mm256_set1_epi32(load32(sums)),
                                           _mm256_set1_epi32(correction(halves == 2 && h == 1 ? 0 : -offset,
                                                                        halves == 2 && h == 0 ? 0 : -offset)));
-#pragma GCC unroll 8
+        UNROLL
         for (int v = h * 4; v < 8 / halves + h * 4; v++)
             isum[h] =
                 _mm256_dpbusd_epi32(isum[h], unsigned_code(t, code[v]), _mm256_set1_epi32(load32(q + 4 * v)));
     }
 }
 
-INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
+static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q)
 {
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}; /* short chains */
-#pragma GCC unroll 8
+    UNROLL
     for (int v = 0; v < 8; v++)
         sum[v % 2] = _mm256_dpbusd_epi32(sum[v % 2], unsigned_code(DT_I8C, code[v]),
                                          _mm256_set1_epi32(load32(q + 4 * v)));
@@ -92,35 +87,37 @@ struct sums {
     __m512 part[TREE_PARTS * BLOCK_TOKENS * WIDE];
 };
 
-INLINE void unpack(enum dtype t, struct walk *k, int n_groups, int panel, struct scratch *s)
+static ALWAYS_INLINE void unpack(enum dtype t, struct walk *walk, int n_groups, int panel, struct scratch *s)
 {
     const int j = panel / 2, half = panel % 2;
+    struct walk k = *walk;
     for (int g = 0; g < n_groups; g++) {
         __m256i code[8];
-        prefetch_group(t, k->group);
-        group_codes(t, k->group, code);
-#pragma GCC unroll 8
+        prefetch_group(t, k.group);
+        group_codes(t, k.group, code);
+        UNROLL
         for (int v = 0; v < 8; v++)
             s->code[g][v][j].half_i[half] = unsigned_code(t, code[v]);
         if (t != DT_I8C) {
-            s->scale[g][0][j].half_f[half] = group_scale(t, k->group, k->block, 0);
+            s->scale[g][0][j].half_f[half] = group_scale(t, k.group, k.block, 0);
             if (t == DT_Q6_K)
-                s->scale[g][1][j].half_f[half] = group_scale(t, k->group, k->block, 1);
+                s->scale[g][1][j].half_f[half] = group_scale(t, k.group, k.block, 1);
             if (panel_formats[t].has_min)
-                s->min[g][j].half_f[half] = group_min(t, k->group, k->block);
+                s->min[g][j].half_f[half] = group_min(t, k.group, k.block);
         }
-        walk_next(k, t);
+        walk_next(&k, t);
     }
+    *walk = k;
 }
 
 /* acc goes on over n_groups groups for n tokens. rec: the first token's record; g0: its first group there. */
-INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
-                     const uint8_t *rec, size_t act_stride, int32_t g0, int n, int wide,
-                     __m512 (*acc_at)[WIDE])
+static ALWAYS_INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups,
+                                   const struct act_layout *a, const uint8_t *rec, size_t act_stride,
+                                   int32_t g0, int n, int wide, __m512 (*acc_at)[WIDE])
 {
     const int offset = code_offset(t), halves = t == DT_Q6_K ? 2 : 1, n_v = 8 / halves;
     __m512 acc[TILE][WIDE];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         for (int j = 0; j < wide; j++)
             acc[i][j] = acc_at[i][j];
@@ -128,38 +125,38 @@ INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const 
     for (int g = 0; g < n_groups; g++, q += 32) {
         const uint8_t *scales = rec + a->scale_at + 4 * (g0 + g), *asums = rec + a->sum_at + 4 * (g0 + g),
                       *isums = rec + a->isum_at + 4 * (g0 + g);
-#pragma GCC unroll 2
+        UNROLL
         for (int h = 0; h < halves; h++) {
             __m512i isum[TILE][WIDE];
             const __m512i factors = _mm512_set1_epi32(
                 correction(halves == 2 && h == 1 ? 0 : -offset, halves == 2 && h == 0 ? 0 : -offset));
-#pragma GCC unroll 8
+            UNROLL
             for (int i = 0; i < n; i++) {
                 isum[i][0] = _mm512_setzero_si512();
                 if (offset)
                     isum[i][0] = _mm512_dpwssd_epi32(
                         isum[i][0], factors, _mm512_set1_epi32(load32(isums + (size_t)i * act_stride)));
-#pragma GCC unroll 2
+                UNROLL
                 for (int j = 1; j < wide; j++)
                     isum[i][j] = isum[i][0];
             }
-#pragma GCC unroll 8
+            UNROLL
             for (int v = h * n_v; v < (h + 1) * n_v; v++) {
-#pragma GCC unroll 8
+                UNROLL
                 for (int i = 0; i < n; i++) {
                     __m512i qv = _mm512_set1_epi32(load32(q + (size_t)i * act_stride + 4 * v));
-#pragma GCC unroll 2
+                    UNROLL
                     for (int j = 0; j < wide; j++)
                         isum[i][j] = _mm512_dpbusd_epi32(isum[i][j], s->code[g][v][j].i, qv);
                 }
             }
-#pragma GCC unroll 8
+            UNROLL
             for (int i = 0; i < n; i++) {
                 __m512 ascale = _mm512_set1_ps(load_float(scales + (size_t)i * act_stride));
                 __m512 asum = ascale;
                 if (panel_formats[t].has_min)
                     asum = _mm512_set1_ps(load_float(asums + (size_t)i * act_stride));
-#pragma GCC unroll 2
+                UNROLL
                 for (int j = 0; j < wide; j++) {
                     acc[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(isum[i][j]),
                                                 _mm512_mul_ps(s->scale[g][h][j].f, ascale), acc[i][j]);
@@ -169,68 +166,101 @@ INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_groups, const 
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         for (int j = 0; j < wide; j++)
             acc_at[i][j] = acc[i][j];
 }
 
-INLINE void tile_qc(const struct scratch *s, int n_groups, const uint8_t *q, size_t act_stride, int n,
-                    int wide, __m512 (*acc_at)[WIDE])
+/* The same for i8c, where acc holds integers. */
+static ALWAYS_INLINE void tile_qc(enum dtype t, const struct scratch *s, int n_groups,
+                                  const struct act_layout *a, const uint8_t *rec, size_t act_stride,
+                                  int32_t g0, int n, int wide, __m512 (*acc_at)[WIDE])
 {
+    (void)t;
+    const uint8_t *q = rec + a->code_at + 32 * (size_t)g0;
     __m512i acc[TILE][WIDE];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < wide; j++)
-            acc[i][j] = _mm512_castps_si512(acc_at[i][j]);
+        UNROLL
+    for (int j = 0; j < wide; j++)
+        acc[i][j] = _mm512_castps_si512(acc_at[i][j]);
     for (int g = 0; g < n_groups; g++, q += 32) {
-#pragma GCC unroll 8
+        UNROLL
         for (int v = 0; v < 8; v++) {
-#pragma GCC unroll 8
+            UNROLL
             for (int i = 0; i < n; i++) {
                 __m512i qv = _mm512_set1_epi32(load32(q + (size_t)i * act_stride + 4 * v));
-#pragma GCC unroll 2
+                UNROLL
                 for (int j = 0; j < wide; j++)
                     acc[i][j] = _mm512_dpbusd_epi32(acc[i][j], s->code[g][v][j].i, qv);
             }
         }
     }
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
-        for (int j = 0; j < wide; j++)
-            acc_at[i][j] = _mm512_castsi512_ps(acc[i][j]);
+        UNROLL
+    for (int j = 0; j < wide; j++)
+        acc_at[i][j] = _mm512_castsi512_ps(acc[i][j]);
 }
 
-INLINE void tiles_int(enum dtype t, const struct scratch *s, int n_groups, const struct act_layout *a,
-                      const uint8_t *act, size_t act_stride, int32_t g0, int32_t n_tokens, int wide,
-                      __m512 (*acc)[WIDE])
-{
-    for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, TILE);
-        const uint8_t *rec = act + (size_t)i * act_stride;
-        if (t == DT_I8C)
-            WITH_CONSTANT(
-                n, tile_qc(s, n_groups, rec + a->code_at + 32 * (size_t)g0, act_stride, N, wide, acc + i))
-        else
-            WITH_CONSTANT(n, tile_q32(t, s, n_groups, a, rec, act_stride, g0, N, wide, acc + i))
-        i += n;
+typedef void tile_fn(const struct scratch *s, int n_groups, const struct act_layout *a, const uint8_t *rec,
+                     size_t act_stride, int32_t g0, __m512 (*acc)[WIDE]);
+struct steps {
+    few_fn *few[FEW + 1];
+    void (*unpack)(struct walk *walk, int n_groups, int panel, struct scratch *s);
+    tile_fn *tile[WIDE + 1][TILE + 1];
+};
+#define DEFINE_TILE(name, tile, dtype, wide, n)                                                              \
+    NOINLINE void tile_##name##_##wide##_##n(const struct scratch *s, int n_groups,                          \
+                                             const struct act_layout *a, const uint8_t *rec,                 \
+                                             size_t act_stride, int32_t g0, __m512(*acc)[WIDE])              \
+    {                                                                                                        \
+        tile(dtype, s, n_groups, a, rec, act_stride, g0, n, wide, acc);                                      \
     }
-}
+#define DEFINE_TILES(name, tile, dtype, wide)                                                                \
+    DEFINE_TILE(name, tile, dtype, wide, 1)                                                                  \
+    DEFINE_TILE(name, tile, dtype, wide, 2)                                                                  \
+    DEFINE_TILE(name, tile, dtype, wide, 3)                                                                  \
+    DEFINE_TILE(name, tile, dtype, wide, 4)                                                                  \
+    DEFINE_TILE(name, tile, dtype, wide, 5)                                                                  \
+    DEFINE_TILE(name, tile, dtype, wide, 6)
+#define DEFINE_STEPS(name, few, tile, dtype)                                                                 \
+    DEFINE_FEW(name, few, dtype, 1)                                                                          \
+    DEFINE_FEW(name, few, dtype, 2)                                                                          \
+    NOINLINE void unpack_##name(struct walk *walk, int n_groups, int panel, struct scratch *s)               \
+    {                                                                                                        \
+        unpack(dtype, walk, n_groups, panel, s);                                                             \
+    }                                                                                                        \
+    DEFINE_TILES(name, tile, dtype, 1)                                                                       \
+    DEFINE_TILES(name, tile, dtype, 2)
+EACH_INT(DEFINE_STEPS)
+#define TILES(name, wide)                                                                                    \
+    [wide] = {NULL,                                                                                          \
+              tile_##name##_##wide##_1,                                                                      \
+              tile_##name##_##wide##_2,                                                                      \
+              tile_##name##_##wide##_3,                                                                      \
+              tile_##name##_##wide##_4,                                                                      \
+              tile_##name##_##wide##_5,                                                                      \
+              tile_##name##_##wide##_6}
+#define STEPS(name, few, tile, dtype)                                                                        \
+    [dtype] = {{NULL, few_##name##_1, few_##name##_2}, unpack_##name, {TILES(name, 1), TILES(name, 2)}},
+static const struct steps all_steps[DT_COUNT] = {EACH_INT(STEPS)};
 
-INLINE void sums_zero(struct sums *sums, int32_t n_tokens)
+static ALWAYS_INLINE void sums_zero(struct sums *sums, int32_t n_tokens)
 {
     for (int32_t i = 0; i < n_tokens; i++)
         for (int j = 0; j < WIDE; j++)
             sums->acc[i][j] = _mm512_setzero_ps();
 }
-INLINE void sums_push(struct sums *sums, int chunk, int32_t n_tokens, int wide)
+static ALWAYS_INLINE void sums_push(struct sums *sums, int chunk, int32_t n_tokens, int wide)
 {
     for (int32_t i = 0; i < n_tokens; i++)
         for (int j = 0; j < wide; j++)
             tree16_push(sums->part + WIDE * i + j, WIDE * BLOCK_TOKENS, chunk, sums->acc[i][j]);
 }
-INLINE void sums_store(const struct sums *sums, const struct wmat *w, int32_t n_tokens, int32_t p,
-                       int n_panels, float *y, size_t ldy)
+static ALWAYS_INLINE void sums_store(const struct sums *sums, const struct wmat *w, int32_t n_tokens,
+                                     int32_t p, int n_panels, float *y, size_t ldy)
 {
     for (int32_t i = 0; i < n_tokens; i++) {
         for (int h = 0; h < n_panels; h++) {
@@ -243,8 +273,9 @@ INLINE void sums_store(const struct sums *sums, const struct wmat *w, int32_t n_
 }
 
 /* i8c: from the chunk's integer sums to floats. */
-INLINE void finish_qc(struct sums *sums, int c, const struct act_layout *a, const uint8_t *act,
-                      size_t act_stride, int32_t n_tokens, const uint8_t *const panel[2 * WIDE], int wide)
+static ALWAYS_INLINE void finish_qc(struct sums *sums, int c, const struct act_layout *a, const uint8_t *act,
+                                    size_t act_stride, int32_t n_tokens, const uint8_t *const panel[2 * WIDE],
+                                    int wide)
 {
     union wide wscale[WIDE];
     for (int h = 0; h < 2 * wide; h++)
@@ -261,48 +292,54 @@ INLINE void finish_qc(struct sums *sums, int c, const struct act_layout *a, cons
 }
 
 /* n_panels panels from p on. Vectors that they do not fill repeat the last one, in vain. */
-INLINE void block_int(const struct wmat *w, enum dtype t, const struct act_layout *a, const uint8_t *act,
-                      size_t act_stride, int32_t n_tokens, int32_t p, int n_panels, int wide, float *y,
-                      size_t ldy)
+static void block_int(const struct wmat *w, const struct steps *steps, const struct act_layout *a,
+                      const uint8_t *act, size_t act_stride, int32_t n_tokens, int32_t p, int n_panels,
+                      float *y, size_t ldy)
 {
+    const int wide = n_panels > 2 ? 2 : 1;
     const uint8_t *panel[2 * WIDE];
-    struct walk k[2 * WIDE];
+    struct walk walk[2 * WIDE];
     struct scratch s;
     struct sums sums;
     for (int h = 0; h < 2 * wide; h++) {
         panel[h] = wmat_panel(w, p + MIN(h, n_panels - 1));
-        k[h] = walk_begin(w, t, panel[h], 0);
+        walk[h] = walk_begin(w, w->dtype, panel[h], 0);
     }
     for (int c = 0; c < w->cuts.n; c++) {
         int32_t end = cuts_group(&w->cuts, c + 1);
         sums_zero(&sums, n_tokens);
         for (int32_t g = cuts_group(&w->cuts, c); g < end; g += STRETCH) {
-            int n = MIN(STRETCH, end - g);
+            int n_groups = MIN(STRETCH, end - g);
             for (int h = 0; h < 2 * wide; h++)
-                unpack(t, &k[h], n, h, &s);
-            tiles_int(t, &s, n, a, act, act_stride, g, n_tokens, wide, sums.acc);
+                steps->unpack(&walk[h], n_groups, h, &s);
+            for (int32_t i = 0, n; i < n_tokens; i += n) {
+                n = tile_tokens(n_tokens - i, TILE);
+                steps->tile[wide][n](&s, n_groups, a, act + (size_t)i * act_stride, act_stride, g,
+                                     sums.acc + i);
+            }
         }
-        if (t == DT_I8C)
+        if (w->dtype == DT_I8C)
             finish_qc(&sums, c, a, act, act_stride, n_tokens, panel, wide);
         sums_push(&sums, c, n_tokens, wide);
     }
     sums_store(&sums, w, n_tokens, p, n_panels, y, ldy);
 }
 
-INLINE void mul_int(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                    int32_t n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static void mul_int(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,
+                    int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
-    struct act_layout a;
-    act_layout_init(&a, act_kind_of(t), w->cols, &w->cuts);
-    int32_t block = block_tokens(HALF_L2, a.row_bytes, TILE);
-    for (int32_t i = 0; i < n_tokens; i += block) {
-        const uint8_t *from = act + (size_t)i * act_stride;
-        int32_t n = MIN(block, n_tokens - i), p = panel0;
-        for (; panel1 - p > 2; p += 4)
-            block_int(w, t, &a, from, act_stride, n, p, MIN(4, panel1 - p), 2, y + (size_t)i * ldy, ldy);
-        if (p < panel1)
-            block_int(w, t, &a, from, act_stride, n, p, panel1 - p, 1, y + (size_t)i * ldy, ldy);
+    const struct steps *steps = &all_steps[w->dtype == DT_I4G ? DT_Q4_0 : w->dtype]; /* the same panels */
+    if (n_tokens >= 1 && n_tokens <= FEW) {
+        steps->few[n_tokens](w, act, act_stride, panel0, panel1, y, ldy);
+        return;
     }
+    struct act_layout a;
+    act_layout_init(&a, act_kind_of(w->dtype), w->cols, &w->cuts);
+    int32_t block = block_tokens(HALF_L2, a.row_bytes, TILE);
+    for (int32_t i = 0; i < n_tokens; i += block)
+        for (int32_t p = panel0; p < panel1; p += 2 * WIDE)
+            block_int(w, steps, &a, (const uint8_t *)act + (size_t)i * act_stride, act_stride,
+                      MIN(block, n_tokens - i), p, MIN(2 * WIDE, panel1 - p), y + (size_t)i * ldy, ldy);
 }
 
 /* ---- floats ---- */
@@ -311,81 +348,105 @@ struct float_scratch {
     union wide column[FLOAT_STRETCH][WIDE];
 };
 
-INLINE void tile_float(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride, int n,
-                       int wide, __m512 (*acc_at)[WIDE])
+static ALWAYS_INLINE void tile_float(const struct float_scratch *s, int n_cols, const uint8_t *x,
+                                     size_t act_stride, int n, int wide, __m512 (*acc_at)[WIDE])
 {
     __m512 acc[TILE][WIDE];
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         for (int j = 0; j < wide; j++)
             acc[i][j] = acc_at[i][j];
     for (int k = 0; k < n_cols; k++, x += 4) {
-#pragma GCC unroll 8
+        UNROLL
         for (int i = 0; i < n; i++) {
             __m512 xk = _mm512_set1_ps(load_float(x + (size_t)i * act_stride));
-#pragma GCC unroll 2
+            UNROLL
             for (int j = 0; j < wide; j++)
                 acc[i][j] = _mm512_fmadd_ps(s->column[k][j].f, xk, acc[i][j]);
         }
     }
-#pragma GCC unroll 8
+    UNROLL
     for (int i = 0; i < n; i++)
         for (int j = 0; j < wide; j++)
             acc_at[i][j] = acc[i][j];
 }
 
-INLINE void tiles_float(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride,
-                        int32_t n_tokens, int wide, __m512 (*acc)[WIDE])
+typedef void tile_float_fn(const struct float_scratch *s, int n_cols, const uint8_t *x, size_t act_stride,
+                           __m512 (*acc)[WIDE]);
+#define DEFINE_TILE_FLOAT(wide, n)                                                                           \
+    NOINLINE void tile_float_##wide##_##n(const struct float_scratch *s, int n_cols, const uint8_t *x,       \
+                                          size_t act_stride, __m512(*acc)[WIDE])                             \
+    {                                                                                                        \
+        tile_float(s, n_cols, x, act_stride, n, wide, acc);                                                  \
+    }
+#define DEFINE_TILES_FLOAT(wide)                                                                             \
+    DEFINE_TILE_FLOAT(wide, 1)                                                                               \
+    DEFINE_TILE_FLOAT(wide, 2)                                                                               \
+    DEFINE_TILE_FLOAT(wide, 3)                                                                               \
+    DEFINE_TILE_FLOAT(wide, 4)                                                                               \
+    DEFINE_TILE_FLOAT(wide, 5)                                                                               \
+    DEFINE_TILE_FLOAT(wide, 6)
+DEFINE_TILES_FLOAT(1)
+DEFINE_TILES_FLOAT(2)
+static tile_float_fn *const tiles_float[WIDE + 1][TILE + 1] = {TILES(float, 1), TILES(float, 2)};
+
+static ALWAYS_INLINE void unpack_float(enum dtype t, const uint8_t *panel, int h, int32_t k, int n,
+                                       struct float_scratch *s)
 {
-    for (int32_t i = 0; i < n_tokens;) {
-        int n = tile_tokens(n_tokens - i, TILE);
-        const uint8_t *xi = x + (size_t)i * act_stride;
-        WITH_CONSTANT(n, tile_float(s, n_cols, xi, act_stride, N, wide, acc + i))
-        i += n;
+    for (int i = 0; i < n; i++) {
+        prefetch_columns(t, panel, (size_t)(k + i));
+        s->column[i][h / 2].half_f[h % 2] = float_column(t, panel, (size_t)(k + i));
     }
 }
 
-INLINE void block_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                        int32_t n_tokens, int32_t p, int n_panels, int wide, float *y, size_t ldy)
+static void block_float(const struct wmat *w, const uint8_t *act, size_t act_stride, int32_t n_tokens,
+                        int32_t p, int n_panels, float *y, size_t ldy)
 {
+    const int wide = n_panels > 2 ? 2 : 1;
     struct float_scratch s;
     struct sums sums;
     for (int c = 0; c < w->cuts.n; c++) {
         int32_t end = w->cuts.at[c + 1];
         sums_zero(&sums, n_tokens);
         for (int32_t k = w->cuts.at[c]; k < end; k += FLOAT_STRETCH) {
-            int n = MIN(FLOAT_STRETCH, end - k);
+            int n_cols = MIN(FLOAT_STRETCH, end - k);
             for (int h = 0; h < 2 * wide; h++) {
                 const uint8_t *panel = wmat_panel(w, p + MIN(h, n_panels - 1));
-                for (int i = 0; i < n; i++) {
-                    prefetch_columns(t, panel, (size_t)(k + i));
-                    s.column[i][h / 2].half_f[h % 2] = float_column(t, panel, (size_t)(k + i));
-                }
+                if (w->dtype == DT_F32)
+                    unpack_float(DT_F32, panel, h, k, n_cols, &s);
+                else if (w->dtype == DT_F16)
+                    unpack_float(DT_F16, panel, h, k, n_cols, &s);
+                else
+                    unpack_float(DT_BF16, panel, h, k, n_cols, &s);
             }
-            tiles_float(&s, n, act + 4 * (size_t)k, act_stride, n_tokens, wide, sums.acc);
+            for (int32_t i = 0, n; i < n_tokens; i += n) {
+                n = tile_tokens(n_tokens - i, TILE);
+                tiles_float[wide][n](&s, n_cols, act + (size_t)i * act_stride + 4 * (size_t)k, act_stride,
+                                     sums.acc + i);
+            }
         }
         sums_push(&sums, c, n_tokens, wide);
     }
     sums_store(&sums, w, n_tokens, p, n_panels, y, ldy);
 }
 
-INLINE void mul_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                      int32_t n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static void mul_float(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,
+                      int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
-    int32_t block = block_tokens(HALF_L2, 4 * (size_t)w->cols, TILE);
-    for (int32_t i = 0; i < n_tokens; i += block) {
-        const uint8_t *from = act + (size_t)i * act_stride;
-        int32_t n = MIN(block, n_tokens - i), p = panel0;
-        for (; panel1 - p > 2; p += 4)
-            block_float(w, t, from, act_stride, n, p, MIN(4, panel1 - p), 2, y + (size_t)i * ldy, ldy);
-        if (p < panel1)
-            block_float(w, t, from, act_stride, n, p, panel1 - p, 1, y + (size_t)i * ldy, ldy);
+    if (n_tokens >= 1 && n_tokens <= FEW_FLOAT) {
+        few_floats[w->dtype][n_tokens](w, act, act_stride, panel0, panel1, y, ldy);
+        return;
     }
+    int32_t block = block_tokens(HALF_L2, 4 * (size_t)w->cols, TILE);
+    for (int32_t i = 0; i < n_tokens; i += block)
+        for (int32_t p = panel0; p < panel1; p += 2 * WIDE)
+            block_float(w, (const uint8_t *)act + (size_t)i * act_stride, act_stride,
+                        MIN(block, n_tokens - i), p, MIN(2 * WIDE, panel1 - p), y + (size_t)i * ldy, ldy);
 }
-
-DEFINE_SLOTS
 
 void matmul_init_avx512(struct matmul_kernels *k)
 {
-    set_slots(k);
+    for (int t = 0; t < DT_COUNT; t++)
+        if (k->mul[t])
+            k->mul[t] = act_kind_of((enum dtype)t) == ACT_F32 ? mul_float : mul_int;
 }

@@ -21,24 +21,27 @@
 #include "base/mem.h"
 #include "kernels/matmul.h"
 #include "kernels/matmul_layout.h"
+#include "kernels/x86/vec.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__ /* under sanitizers it may not unroll, and warns of it; that is only slower */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
 
 /* Compilers know that integer sums may be reordered, and GCC does it: it keeps all terms for a balanced sum,
  * in memory. This makes a partial sum opaque, so that it stays one register to which terms are added. */
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
 
-INLINE __m256i load256(const void *p)
+static ALWAYS_INLINE __m256i load256(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
 }
-INLINE int32_t load32(const void *p)
+static ALWAYS_INLINE int32_t load32(const void *p)
 {
     int32_t i;
     memcpy(&i, p, 4);
     return i;
 }
-INLINE float load_float(const void *p)
+static ALWAYS_INLINE float load_float(const void *p)
 {
     float f;
     memcpy(&f, p, 4);
@@ -48,17 +51,17 @@ INLINE float load_float(const void *p)
 /* ---- one group of a panel ---- */
 
 /* The 8 vectors of codes, as stored. */
-INLINE void group_codes(enum dtype t, const uint8_t *group, __m256i code[8])
+static ALWAYS_INLINE void group_codes(enum dtype t, const uint8_t *group, __m256i code[8])
 {
     const struct panel_format *f = &panel_formats[t];
     if (f->bits == 8) {
-#pragma GCC unroll 8
+        UNROLL
         for (int v = 0; v < 8; v++)
             code[v] = load256(group + 32 * v);
         return;
     }
     const __m256i low = _mm256_set1_epi8(15);
-#pragma GCC unroll 4
+    UNROLL
     for (int j = 0; j < 4; j++) {
         __m256i line = load256(group + 32 * j);
         code[j] = _mm256_and_si256(line, low);
@@ -67,43 +70,43 @@ INLINE void group_codes(enum dtype t, const uint8_t *group, __m256i code[8])
     if (f->bits == 5) {
         const __m256i bit = _mm256_set1_epi8(16);
         __m256i plane = load256(group + f->high_at);
-#pragma GCC unroll 8
+        UNROLL
         for (int v = 0; v < 8; v++) {
             __m256i high = v < 4 ? _mm256_slli_epi16(plane, 4 - v) : _mm256_srli_epi16(plane, v - 4);
             code[v] = _mm256_or_si256(code[v], _mm256_and_si256(high, bit));
         }
     } else if (f->bits == 6) {
         const __m256i bits = _mm256_set1_epi8(48);
-#pragma GCC unroll 2
+        UNROLL
         for (int p = 0; p < 2; p++) {
             __m256i plane = load256(group + f->high_at + 32 * p);
             __m256i high[4] = {_mm256_slli_epi16(plane, 4), _mm256_slli_epi16(plane, 2), plane,
                                _mm256_srli_epi16(plane, 2)};
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < 4; v++)
                 code[4 * p + v] = _mm256_or_si256(code[4 * p + v], _mm256_and_si256(high[v], bits));
         }
     }
 }
 
-INLINE __m256 eight_halves(const uint8_t *p)
+static ALWAYS_INLINE __m256 eight_halves(const uint8_t *p)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-INLINE __m256 eight_bytes(const uint8_t *p, int is_signed)
+static ALWAYS_INLINE __m256 eight_bytes(const uint8_t *p, int is_signed)
 {
     __m128i b = _mm_loadl_epi64((const __m128i *)p);
     return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
 }
 /* The scale of columns 0..15 or 16..31 (half 0, 1) and the min. block: the head of the K-quant block. */
-INLINE __m256 group_scale(enum dtype t, const uint8_t *group, const uint8_t *block, int half)
+static ALWAYS_INLINE __m256 group_scale(enum dtype t, const uint8_t *group, const uint8_t *block, int half)
 {
     const struct panel_format *f = &panel_formats[t];
     if (is_k_quant(t))
         return _mm256_mul_ps(eight_halves(block), eight_bytes(group + f->scale_at + 8 * half, t == DT_Q6_K));
     return eight_halves(group + f->scale_at);
 }
-INLINE __m256 group_min(enum dtype t, const uint8_t *group, const uint8_t *block)
+static ALWAYS_INLINE __m256 group_min(enum dtype t, const uint8_t *group, const uint8_t *block)
 {
     const struct panel_format *f = &panel_formats[t];
     if (is_k_quant(t)) {
@@ -118,7 +121,8 @@ struct walk {
     const uint8_t *group, *block;
     int left; /* groups of this block still to come; legacy types never get to 0 */
 };
-INLINE struct walk walk_begin(const struct wmat *w, enum dtype t, const uint8_t *panel, int32_t g)
+static ALWAYS_INLINE struct walk walk_begin(const struct wmat *w, enum dtype t, const uint8_t *panel,
+                                            int32_t g)
 {
     struct walk k = {.group = panel + panel_group_at(t, w->cuts.n, w->skip, g), .left = INT32_MAX};
     if (is_k_quant(t)) {
@@ -127,7 +131,7 @@ INLINE struct walk walk_begin(const struct wmat *w, enum dtype t, const uint8_t 
     }
     return k;
 }
-INLINE void walk_next(struct walk *k, enum dtype t)
+static ALWAYS_INLINE void walk_next(struct walk *k, enum dtype t)
 {
     k->group += panel_formats[t].group_bytes;
     if (is_k_quant(t) && --k->left == 0) {
@@ -143,19 +147,19 @@ INLINE void walk_next(struct walk *k, enum dtype t)
  * pushed: they are its binary digits (kernels/sum.h). TREE_PARTS suffice: 8 leaves are one subtree at once.
  */
 #define TREE_PARTS 3
-INLINE int bits_set(int n)
+static ALWAYS_INLINE int bits_set(int n)
 {
     return (n & 1) + (n >> 1 & 1) + (n >> 2 & 1) + (n >> 3 & 1);
 }
 #define DEFINE_TREE(name, vf)                                                                                \
-    INLINE void name##_push(vf *part, size_t stride, int chunk, vf leaf)                                     \
+    static ALWAYS_INLINE void name##_push(vf *part, size_t stride, int chunk, vf leaf)                       \
     {                                                                                                        \
         size_t top = (size_t)bits_set(chunk);                                                                \
         for (int m = chunk; m & 1; m >>= 1)                                                                  \
             leaf = part[--top * stride] + leaf;                                                              \
         part[top * stride] = leaf;                                                                           \
     }                                                                                                        \
-    INLINE vf name##_join(const vf *part, size_t stride, int n_chunks)                                       \
+    static ALWAYS_INLINE vf name##_join(const vf *part, size_t stride, int n_chunks)                         \
     {                                                                                                        \
         size_t top = (size_t)bits_set(n_chunks) - 1;                                                         \
         vf sum = part[top * stride];                                                                         \
@@ -167,7 +171,7 @@ DEFINE_TREE(tree8, __m256)
 
 /* ---- stores ---- */
 
-INLINE void store_rows(float *y, __m256 v, int32_t rows)
+static ALWAYS_INLINE void store_rows(float *y, __m256 v, int32_t rows)
 {
     if (rows >= WMAT_PANEL) {
         _mm256_storeu_ps(y, v);
@@ -184,15 +188,15 @@ INLINE void store_rows(float *y, __m256 v, int32_t rows)
 #define FEW_CHAINS 12 /* floats: sums in flight */
 
 /* The memory system follows a stream by itself, but starts anew at each 4 KiB page; this bridges the gap. */
-INLINE void prefetch_group(enum dtype t, const uint8_t *group)
+static ALWAYS_INLINE void prefetch_group(enum dtype t, const uint8_t *group)
 {
-#pragma GCC unroll 5
+    UNROLL
     for (int i = 0; i < panel_formats[t].group_bytes; i += 64)
         _mm_prefetch((const char *)group + 2048 + i, _MM_HINT_T0);
 }
 
-INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride, int n_tokens,
-                    int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static ALWAYS_INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                  int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
     struct act_layout a;
     act_layout_init(&a, ACT_Q32, w->cols, &w->cuts);
@@ -211,7 +215,7 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
                     scale1 = group_scale(t, k.group, k.block, 1);
                 if (panel_formats[t].has_min)
                     min = group_min(t, k.group, k.block);
-#pragma GCC unroll 4
+                UNROLL
                 for (int i = 0; i < n_tokens; i++) {
                     const uint8_t *record = act + (size_t)i * act_stride;
                     __m256 ascale = _mm256_set1_ps(load_float(record + a.scale_at + 4 * g));
@@ -228,7 +232,7 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
                 }
                 walk_next(&k, t);
             }
-#pragma GCC unroll 4
+            UNROLL
             for (int i = 0; i < n_tokens; i++)
                 tree8_push(part + i, FEW, c, acc[i]);
         }
@@ -238,9 +242,10 @@ INLINE void few_q32(const struct wmat *w, enum dtype t, const uint8_t *act, size
     }
 }
 
-INLINE void few_qc(const struct wmat *w, const uint8_t *act, size_t act_stride, int n_tokens, int32_t panel0,
-                   int32_t panel1, float *y, size_t ldy)
+static ALWAYS_INLINE void few_qc(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
+    (void)t;
     struct act_layout a;
     act_layout_init(&a, ACT_QC, w->cols, &w->cuts);
     for (int32_t p = panel0; p < panel1; p++) {
@@ -252,13 +257,13 @@ INLINE void few_qc(const struct wmat *w, const uint8_t *act, size_t act_stride, 
                 __m256i code[8];
                 prefetch_group(DT_I8C, group);
                 group_codes(DT_I8C, group, code);
-#pragma GCC unroll 4
+                UNROLL
                 for (int i = 0; i < n_tokens; i++)
                     isum[i] = dots_add(isum[i], code, act + (size_t)i * act_stride + a.code_at + 32 * g);
                 group += panel_formats[DT_I8C].group_bytes;
             }
             __m256 wscale = _mm256_loadu_ps((const float *)(const void *)(panel + 32 * c));
-#pragma GCC unroll 4
+            UNROLL
             for (int i = 0; i < n_tokens; i++) {
                 const uint8_t *record = act + (size_t)i * act_stride;
                 __m256i sum = _mm256_add_epi32(
@@ -277,7 +282,7 @@ INLINE void few_qc(const struct wmat *w, const uint8_t *act, size_t act_stride, 
 /* ---- floats ---- */
 
 /* Column k of a panel. */
-INLINE __m256 float_column(enum dtype t, const uint8_t *panel, size_t k)
+static ALWAYS_INLINE __m256 float_column(enum dtype t, const uint8_t *panel, size_t k)
 {
     if (t == DT_F32)
         return _mm256_loadu_ps((const float *)(const void *)(panel + 32 * k));
@@ -288,32 +293,35 @@ INLINE __m256 float_column(enum dtype t, const uint8_t *panel, size_t k)
 }
 
 /* As prefetch_group, for columns that are about to be unpacked. */
-INLINE void prefetch_columns(enum dtype t, const uint8_t *panel, size_t k)
+static ALWAYS_INLINE void prefetch_columns(enum dtype t, const uint8_t *panel, size_t k)
 {
     _mm_prefetch((const char *)panel + (t == DT_F32 ? 32 : 16) * k + 4096, _MM_HINT_T0);
 }
 
 /* n_tokens tokens, n panels: each sum is one chain of dependent fmas, and n * n_tokens of them take turns. */
-INLINE void few_float_panels(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                             int n_tokens, int32_t p, int n, float *y, size_t ldy)
+static ALWAYS_INLINE void few_float_panels(const struct wmat *w, enum dtype t, const uint8_t *act,
+                                           size_t act_stride, int n_tokens, int32_t p, int n, float *y,
+                                           size_t ldy)
 {
     const uint8_t *panel = wmat_panel(w, p);
     size_t step = w->panel_bytes;
     __m256 part[TREE_PARTS * FEW_CHAINS];
     for (int c = 0; c < w->cuts.n; c++) {
         __m256 acc[FEW_CHAINS];
-#pragma GCC unroll 12
-        for (int i = 0; i < n * n_tokens; i++)
-            acc[i] = _mm256_setzero_ps();
+        UNROLL
+        for (int h = 0; h < n; h++)
+            UNROLL
+        for (int i = 0; i < n_tokens; i++)
+            acc[h * n_tokens + i] = _mm256_setzero_ps();
         for (size_t k = (size_t)w->cuts.at[c]; k < (size_t)w->cuts.at[c + 1]; k++) {
             __m256 xk[3];
-#pragma GCC unroll 4
+            UNROLL
             for (int i = 0; i < n_tokens; i++)
                 xk[i] = _mm256_set1_ps(load_float(act + (size_t)i * act_stride + 4 * k));
-#pragma GCC unroll 8
+            UNROLL
             for (int h = 0; h < n; h++) {
                 __m256 wk = float_column(t, panel + (size_t)h * step, k);
-#pragma GCC unroll 4
+                UNROLL
                 for (int i = 0; i < n_tokens; i++)
                     acc[h * n_tokens + i] = _mm256_fmadd_ps(wk, xk[i], acc[h * n_tokens + i]);
             }
@@ -327,8 +335,8 @@ INLINE void few_float_panels(const struct wmat *w, enum dtype t, const uint8_t *
                        tree8_join(part + h * n_tokens + i, FEW_CHAINS, w->cuts.n),
                        w->rows - WMAT_PANEL * (p + h));
 }
-INLINE void few_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride, int n_tokens,
-                      int32_t panel0, int32_t panel1, float *y, size_t ldy)
+static ALWAYS_INLINE void few_float(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                    int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
 {
     int32_t p = panel0;
     for (; p + 8 <= panel1 && n_tokens == 1; p += 8)
@@ -343,80 +351,60 @@ INLINE void few_float(const struct wmat *w, enum dtype t, const uint8_t *act, si
 
 /* Tokens of a block: as many as keep the activations in cache_bytes, in whole tiles. */
 #define BLOCK_TOKENS 48
-INLINE int32_t block_tokens(size_t cache_bytes, size_t act_bytes, int tile)
+static ALWAYS_INLINE int32_t block_tokens(size_t cache_bytes, size_t act_bytes, int tile)
 {
     size_t n = cache_bytes / (act_bytes + 1) / (size_t)tile * (size_t)tile;
     return n < (size_t)tile ? tile : n > BLOCK_TOKENS ? BLOCK_TOKENS : (int32_t)n;
 }
 /* How many tokens the next tile takes: equal shares, since a tile of 1 costs nearly as much as a full one. */
-INLINE int tile_tokens(int32_t left, int tile)
+static ALWAYS_INLINE int tile_tokens(int32_t left, int tile)
 {
     int32_t tiles = (left + tile - 1) / tile;
     return (int)((left + tiles - 1) / tiles);
 }
 
-/* `call` with N a constant: the number of tokens, 1..TILE. */
-#define TILE 6
-#define CASE_N(n, call)                                                                                      \
-    case n: {                                                                                                \
-        enum { N = n };                                                                                      \
-        call;                                                                                                \
-        break;                                                                                               \
-    }
-#define WITH_CONSTANT(n, call)                                                                               \
-    switch (n) {                                                                                             \
-        CASE_N(1, call)                                                                                      \
-        CASE_N(2, call)                                                                                      \
-        CASE_N(3, call)                                                                                      \
-        CASE_N(4, call)                                                                                      \
-        CASE_N(5, call)                                                                                      \
-        CASE_N(6, call)                                                                                      \
+/* ---- making functions of it ----
+ *
+ * Each combination of type and count is a function of its own, out of line: inlined into one, their loops
+ * compete for registers and lose. Tables lead to them, so that everything around is ordinary code, once.
+ */
+#define NOINLINE static __attribute__((noinline))
+#define TILE     6 /* tokens of a tile */
+
+typedef void few_fn(const struct wmat *w, const uint8_t *act, size_t act_stride, int32_t panel0,
+                    int32_t panel1, float *y, size_t ldy);
+
+#define DEFINE_FEW(name, few, dtype, n)                                                                      \
+    NOINLINE void few_##name##_##n(const struct wmat *w, const uint8_t *act, size_t act_stride,              \
+                                   int32_t panel0, int32_t panel1, float *y, size_t ldy)                     \
+    {                                                                                                        \
+        few(w, dtype, act, act_stride, n, panel0, panel1, y, ldy);                                           \
     }
 
-/* The slots of a level. mul_int, mul_float: what the level does with more than FEW tokens. */
-#define MUL(name, body)                                                                                      \
-    static void mul_##name(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,       \
-                           int32_t panel0, int32_t panel1, float *y, size_t ldy)                             \
-    {                                                                                                        \
-        body                                                                                                 \
-    }
-#define MUL_INT(name, dtype, few)                                                                            \
-    MUL(name, if (n_tokens <= FEW) WITH_FEW(n_tokens, few(dtype, N)) else mul_int(                           \
-                  w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
-#define FEW_Q32(dtype, n)   few_q32(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
-#define FEW_QC(dtype, n)    few_qc(w, act, act_stride, n, panel0, panel1, y, ldy)
-#define FEW_FLOAT(dtype, n) few_float(w, dtype, act, act_stride, n, panel0, panel1, y, ldy)
-#define MUL_FLOAT(name, dtype)                                                                               \
-    MUL(name, if (n_tokens == 1) FEW_FLOAT(dtype, 1); else if (n_tokens == 2) FEW_FLOAT(dtype, 2);           \
-        else if (n_tokens == 3) FEW_FLOAT(dtype, 3);                                                         \
-        else mul_float(w, dtype, act, act_stride, n_tokens, panel0, panel1, y, ldy);)
-#define DEFINE_SLOTS                                                                                         \
-    MUL_FLOAT(f32, DT_F32)                                                                                   \
-    MUL_FLOAT(f16, DT_F16)                                                                                   \
-    MUL_FLOAT(bf16, DT_BF16)                                                                                 \
-    MUL_INT(q8_0, DT_Q8_0, FEW_Q32)                                                                          \
-    MUL_INT(q4_0, DT_Q4_0, FEW_Q32)                                                                          \
-    MUL_INT(q4_1, DT_Q4_1, FEW_Q32)                                                                          \
-    MUL_INT(q5_0, DT_Q5_0, FEW_Q32)                                                                          \
-    MUL_INT(q5_1, DT_Q5_1, FEW_Q32)                                                                          \
-    MUL_INT(q4_k, DT_Q4_K, FEW_Q32)                                                                          \
-    MUL_INT(q5_k, DT_Q5_K, FEW_Q32)                                                                          \
-    MUL_INT(q6_k, DT_Q6_K, FEW_Q32)                                                                          \
-    MUL_INT(i8c, DT_I8C, FEW_QC)                                                                             \
-    static void set_slots(struct matmul_kernels *k)                                                          \
-    {                                                                                                        \
-        k->mul[DT_F32] = mul_f32;                                                                            \
-        k->mul[DT_F16] = mul_f16;                                                                            \
-        k->mul[DT_BF16] = mul_bf16;                                                                          \
-        k->mul[DT_Q8_0] = mul_q8_0;                                                                          \
-        k->mul[DT_Q4_0] = k->mul[DT_I4G] = mul_q4_0; /* the same panels and products */                      \
-        k->mul[DT_Q4_1] = mul_q4_1;                                                                          \
-        k->mul[DT_Q5_0] = mul_q5_0;                                                                          \
-        k->mul[DT_Q5_1] = mul_q5_1;                                                                          \
-        k->mul[DT_Q4_K] = mul_q4_k;                                                                          \
-        k->mul[DT_Q5_K] = mul_q5_k;                                                                          \
-        k->mul[DT_Q6_K] = mul_q6_k;                                                                          \
-        k->mul[DT_I8C] = mul_i8c;                                                                            \
-    }
+#define FEW_FLOAT 3
+#define DEFINE_FEW_FLOAT(name, dtype)                                                                        \
+    DEFINE_FEW(name, few_float, dtype, 1)                                                                    \
+    DEFINE_FEW(name, few_float, dtype, 2)                                                                    \
+    DEFINE_FEW(name, few_float, dtype, 3)
+DEFINE_FEW_FLOAT(f32, DT_F32)
+DEFINE_FEW_FLOAT(f16, DT_F16)
+DEFINE_FEW_FLOAT(bf16, DT_BF16)
+static few_fn *const few_floats[DT_COUNT][FEW_FLOAT + 1] = {
+    [DT_F32] = {NULL, few_f32_1, few_f32_2, few_f32_3},
+    [DT_F16] = {NULL, few_f16_1, few_f16_2, few_f16_3},
+    [DT_BF16] = {NULL, few_bf16_1, few_bf16_2, few_bf16_3},
+};
+
+/* X(name, few, tile, dtype) for each integer type. */
+#define EACH_INT(X)                                                                                          \
+    X(q8_0, few_q32, tile_q32, DT_Q8_0)                                                                      \
+    X(q4_0, few_q32, tile_q32, DT_Q4_0)                                                                      \
+    X(q4_1, few_q32, tile_q32, DT_Q4_1)                                                                      \
+    X(q5_0, few_q32, tile_q32, DT_Q5_0)                                                                      \
+    X(q5_1, few_q32, tile_q32, DT_Q5_1)                                                                      \
+    X(q4_k, few_q32, tile_q32, DT_Q4_K)                                                                      \
+    X(q5_k, few_q32, tile_q32, DT_Q5_K)                                                                      \
+    X(q6_k, few_q32, tile_q32, DT_Q6_K)                                                                      \
+    X(i8c, few_qc, tile_qc, DT_I8C)
 
 #endif

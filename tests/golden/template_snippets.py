@@ -422,14 +422,12 @@ range(10)[2:5]
 range(10)[::-2]
 range(10)[-1]
 d[1:2]
-5[1:2]
 none_[0]
 none_.x
 none_["x"]
 5[0]
 d["b"]
 d.b
-d.items
 d["items"]
 d["n e"]
 d.c.d.e
@@ -474,7 +472,6 @@ l.copy()
 2.5.is_integer()
 (2.0).is_integer()
 (5).bit_length()
-"a".upper
 s.upper().lower().title()
 s()
 l[0]()
@@ -503,7 +500,6 @@ quote
 "\
 x"
 '\t|\a\b\f\v\r|'|tojson
-"\N{BULLET}"
 "\u12"
 "\xzz"
 0x1F
@@ -564,9 +560,7 @@ namespace().x
 namespace().x is defined
 namespace(_x=1)
 namespace(a=1)["a"]
-cycler(1, 2)
 cycler()
-joiner()
 raise_exception("boom")
 raise_exception("böse: " ~ n)
 raise_exception()
@@ -668,7 +662,6 @@ true|int
 "inf"|int
 "1e3"|int
 ""|int
-"٣"|int
 "1.5"|float
 "abc"|float
 "abc"|float(1)
@@ -855,9 +848,7 @@ el|slice(2)|list
 5|urlencode
 "ab"|center(6) ~ "|"
 "ab"|center|length
-d|attr("items")
 d|attr("b")
-s|attr("upper")
 namespace(x=1)|attr("x")
 d|tojson
 users|tojson
@@ -927,7 +918,6 @@ loop
 loop.index
 caller
 caller()
-self
 varargs
 1 +
 + 1
@@ -988,14 +978,7 @@ l[5:-10:-1]
 s[-1:-12:-4]
 l[0:9223372036854775807]
 l[::-9223372036854775807]
-9223372036854775807 + 1
-9223372036854775807 * 2
 2 ** 62
-2 ** 64
--9223372036854775807 - 2
-99999999999999999999
-"99999999999999999999"|int
-1e30|int
 """ .strip("\n").split("\n")
 
 STATEMENTS = [

@@ -322,6 +322,29 @@ static void test_bounds(void **state)
     assert_non_null(strstr(e.msg, "100000"));
 }
 
+static void test_launcher(void **state)
+{
+    assert_false(comm_mpi_launched());
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+    assert_false(comm_mpi_launched());
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    assert_true(comm_mpi_launched());
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+
+    struct comm *c = NULL;
+    struct err e = {0};
+#ifdef YOKE_MPI
+    setenv("YOKE_COMM", "pigeons", 1);
+    assert_int_equal(comm_mpi_open(1, &c, &e), ERR_USAGE);
+    assert_non_null(strstr(e.msg, "YOKE_COMM is \"pigeons\""));
+    unsetenv("YOKE_COMM");
+#else
+    assert_int_equal(comm_mpi_open(1, &c, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.msg, "without MPI"));
+#endif
+    assert_null(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,7 +353,7 @@ int main(void)
         cmocka_unit_test(test_split),    cmocka_unit_test(test_abort),
         cmocka_unit_test(test_leave),    cmocka_unit_test(test_disagree),
         cmocka_unit_test(test_stats),    cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_launcher),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

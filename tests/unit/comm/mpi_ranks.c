@@ -1,0 +1,96 @@
+/* mpi_ranks.c: one rank of a world that mpi_run.sh starts.
+ *   mpi_ranks check shm|net|mixed   everything a group must do; exits 0
+ *   mpi_ranks kill            rank 1 kills itself amid collectives; the others ignore the launcher's SIGTERM
+ *                             for a moment, so as to show that they find out by themselves, and say so
+ *   mpi_ranks abort           rank 1 gives up
+ * mixed: as if each two ranks were a host: messages between, groups of one host in shared memory.
+ */
+#include <mpi.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/net.h"
+#include "exercise.h"
+
+static void check(struct comm *c, const char *kind)
+{
+    char who[128];
+    CHECK(!strcmp(c->ops->name, !strcmp(kind, "shm") ? "mpi/shm" : "mpi/net"));
+    snprintf(who, sizeof(who), "(pid %d)", getpid());
+    char text[128];
+    CHECK(strstr(comm_describe(c, c->rank, text, sizeof(text)), who));
+    exercise(c, 11, 150, 30000);
+    exercise(c, 12, 20, 3000000);
+    exercise_split(c, 13, 40, 20000);
+    struct comm *again = NULL;
+    struct err e = {0};
+    if (!strcmp(kind, "mixed"))
+        return;
+    CHECK(comm_mpi_open(1000, &again, &e) == ERR_USAGE && strstr(e.msg, "opened before"));
+}
+
+static struct comm *open_mixed(void)
+{
+    struct err e = {0};
+    struct comm *c, *pair;
+    MPI_Comm all;
+    int rank, level;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_dup(MPI_COMM_WORLD, &all);
+    MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
+    CHECK_OK(net_new(all, rank / 2, 1, 30000, &c, &e), &e);
+    CHECK_OK(comm_split(c, rank / 2, 0, &pair, &e), &e);
+    CHECK(!strcmp(pair->ops->name, "mpi/shm") && pair->size == 2);
+    comm_close(pair);
+    return c;
+}
+
+int main(int argc, char **argv)
+{
+    struct err e = {0};
+    struct comm *c, *pair = NULL;
+    const char *how = argc > 1 ? argv[1] : "check", *kind = argc > 2 ? argv[2] : "shm";
+    int mixed = !strcmp(kind, "mixed");
+    CHECK(comm_mpi_launched());
+    if (mixed)
+        c = open_mixed();
+    else
+        CHECK_OK(comm_mpi_open(30000, &c, &e), &e);
+    if (!strcmp(how, "check")) {
+        check(c, kind);
+        comm_close(c);
+        if (mixed)
+            MPI_Finalize();
+        return 0;
+    }
+
+    int kills = !strcmp(how, "kill");
+    if (kills)
+        signal(SIGTERM, SIG_IGN);
+    float x[1000] = {0};
+    CHECK_OK(comm_split(c, c->rank / 2, 0, &pair, &e), &e);
+    int64_t since = 0;
+    int rc = 0;
+    for (int i = 0; !rc; i++) {
+        if (i == 50 && c->rank == 1) {
+            usleep(300000); /* the others have gone to sleep */
+            if (kills)
+                raise(SIGKILL);
+            comm_abort(c, "the model file is gone");
+        }
+        if (i == 50)
+            since = clock_ns();
+        /* Ranks 0 and 1 go on alone: the other pair waits, in its own group, for one that waits for them. */
+        rc = comm_allreduce(i < 50 || c->rank == 2 ? c : pair, x, 1000, &e);
+    }
+    CHECK(rc == ERR_RANK_LOST && e.code == rc);
+    fprintf(stderr, "rank %d: after %.2f s: %s\n", c->rank, (double)(clock_ns() - since) * 1e-9, e.msg);
+    comm_close(pair);
+    comm_close(c);
+    if (mixed)
+        MPI_Abort(MPI_COMM_WORLD, -rc);
+    return 2; /* not reached: comm_close ends the process */
+}

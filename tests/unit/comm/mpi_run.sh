@@ -1,0 +1,30 @@
+#!/bin/sh
+# mpi_run.sh MODE RANKS KIND PROGRAM: runs PROGRAM (mpi_ranks) under mpirun and looks at how it ends. KIND is shm, net or mixed.
+mode=$1 ranks=$2 kind=$3 program=$4
+command -v mpirun >/dev/null || { echo "no mpirun: skipped"; exit 77; }
+[ "$kind" = net ] && export YOKE_COMM=net
+# Open MPI keeps memory until its end, of which a leak checker complains.
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}"
+out=$(mktemp) && trap 'rm -f "$out"' EXIT
+before=$(ls /dev/shm 2>/dev/null | grep -c yoke)
+start=$(date +%s)
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    timeout -k 1 60 mpirun --oversubscribe -n "$ranks" "$program" "$mode" "$kind" >"$out" 2>&1
+rc=$?
+took=$(($(date +%s) - start))
+cat "$out"
+echo "mpirun ended with $rc after $took s"
+fail() { echo "FAIL: $*"; exit 1; }
+[ "$(ls /dev/shm 2>/dev/null | grep -c yoke)" = "$before" ] || fail "something was left in /dev/shm"
+case $mode in
+check) [ $rc = 0 ] || fail "not 0" ;;
+kill)
+    [ $rc != 0 ] || fail "ended with 0"
+    [ $took -le 5 ] || fail "took more than 5 s"
+    grep -q "rank 1 with PID .* exited on signal 9" "$out" || fail "mpirun does not name the rank"
+    grep -q "rank [023]: after .*: rank 1 on host .* (pid [0-9]*) has died" "$out" || fail "nobody names the rank" ;;
+abort)
+    [ $rc != 0 ] || fail "ended with 0"
+    [ $took -le 5 ] || fail "took more than 5 s"
+    grep -q "rank 1 on host .* (pid [0-9]*) gave up: the model file is gone" "$out" || fail "the reason is not told" ;;
+esac
