@@ -203,6 +203,15 @@ static ALWAYS_INLINE void values_tail(const enum kv_dtype t, const int nq, int n
         _mm256_maskstore_ps(o + (size_t)i * ldo, tail, acc[i]);
 }
 
+/* p_j * vscale_j. Whole vectors are written: y has ATTN_BLOCK floats. */
+static ALWAYS_INLINE void scale_weights(const float *p, const float *vscales, int32_t n, float *y)
+{
+    for (int32_t j = 0; j < n; j += 8) {
+        __m256 pj = _mm256_maskload_ps(p + j, head_mask8(n - j));
+        _mm256_storeu_ps(y + j, _mm256_mul_ps(pj, _mm256_loadu_ps(vscales + j)));
+    }
+}
+
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
                                        size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
@@ -213,8 +222,7 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
         for (int i = 0; i < nq; i++)
-            for (int32_t j = 0; j < n; j++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
+            scale_weights(p + i * ATTN_BLOCK, vscales, n, scaled + i * ATTN_BLOCK);
         p = scaled;
     }
     int32_t x = 0;

@@ -225,6 +225,16 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
     }
 }
 
+/* p_j * vscale_j. Whole vectors are written: y has ATTN_BLOCK floats. */
+static ALWAYS_INLINE void scale_weights(const float *p, const float *vscales, int32_t n, float *y)
+{
+    for (int32_t j = 0; j < n; j += 16) {
+        __mmask16 m = head_mask16(MIN(n - j, 16));
+        __m512 pj = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, p + j), _mm512_maskz_loadu_ps(m, vscales + j));
+        _mm512_storeu_ps(y + j, pj);
+    }
+}
+
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
                                        size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
@@ -234,8 +244,7 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
         for (int i = 0; i < nq; i++)
-            for (int32_t j = 0; j < n; j++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
+            scale_weights(p + i * ATTN_BLOCK, vscales, n, scaled + i * ATTN_BLOCK);
         p = scaled;
     }
     int32_t x = 0;
