@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -77,6 +78,7 @@ int main(int argc, char **argv)
     for (int i = 0; !rc; i++) {
         if (i == 50 && c->rank == 1) {
             usleep(300000); /* the others have gone to sleep */
+            fprintf(stderr, "rank 1: the end comes at %lld s\n", (long long)time(NULL));
             if (kills)
                 raise(SIGKILL);
             comm_abort(c, "the model file is gone");
