@@ -42,7 +42,7 @@ static struct step *new_step(struct plan *p, int kind, int share, int layer, int
                        .share = (uint8_t)share,
                        .layer = (int16_t)layer,
                        .op = op,
-                       .in = {-1, -1, -1},
+                       .in = {-1, -1, -1, -1},
                        .out = -1,
                        .tmp = -1};
     return s;
@@ -219,8 +219,13 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     const struct graph *g = p->graph;
     const struct value *v = graph_value(g, w);
     int n_in = n_inputs(g, w);
-    struct plan_weight pw = {
-        .name = v->name, .matrix = n_in > 0, .src = lo->src[w.id], .dtype = lo->held[w.id], .layout = l};
+    struct plan_weight pw = {.name = v->name,
+                             .matrix = n_in > 0,
+                             .stacked = is_stacked(v),
+                             .stack = {0, 1},
+                             .src = lo->src[w.id],
+                             .dtype = lo->held[w.id],
+                             .layout = l};
     if (pw.matrix) {
         int first = pw.stacked, first_in = v->n_dims - n_in;
         if (pw.stacked)
