@@ -44,6 +44,12 @@ static ALWAYS_INLINE float load_float(const void *p)
     return f;
 }
 
+/* int16[2] in a dword */
+static ALWAYS_INLINE int32_t two_int16(int low, int high)
+{
+    return (int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff));
+}
+
 /* ---- one group of a panel ---- */
 
 /* The 8 vectors of codes, as stored. */
