@@ -106,8 +106,8 @@ static void show_shape(const struct tensor *t, struct buf *out)
     buf_addc(out, ']');
 }
 
-/* Notes one weight (of one expert, if stacked): that its tensor is used, and whether it fits. */
-static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert, bool *used,
+/* One weight (of one expert, if stacked): is it there, and does it fit? */
+static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert,
                       struct buf *missing, struct buf *bad)
 {
     struct source x = source_of(c, w->name, expert);
@@ -118,7 +118,6 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
                  star + 1);
         return;
     }
-    used[t - checkpoint_tensor(c, 0)] = true;
     if (fits(w, &x))
         return;
     buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
@@ -140,7 +139,18 @@ int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sin
         const struct plan_weight *w = &p->weights[i];
         int32_t n = w->stacked ? p->graph->axis_n[AX_EXPERT] : 1;
         for (int32_t k = 0; k < n; k++)
-            check_one(c, w, k, used, &missing, &bad);
+            check_one(c, w, k, &missing, &bad);
+    }
+    for (int i = 0; i < p->graph->n_values; i++) { /* other stages' weights are used too */
+        const struct value *v = &p->graph->values[i];
+        if (v->kind != VAL_WEIGHT)
+            continue;
+        int32_t n = strchr(v->name, '*') ? p->graph->axis_n[AX_EXPERT] : 1;
+        for (int32_t k = 0; k < n; k++) {
+            const struct tensor *t = source_of(c, v->name, k).tensor;
+            if (t)
+                used[t - checkpoint_tensor(c, 0)] = true;
+        }
     }
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;

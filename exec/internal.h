@@ -62,8 +62,9 @@ static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32
 step_fn *step_fn_of(int kind); /* steps.c */
 #define ROUTE_MAX_EXPERTS 1024
 step_fn step_route, step_gate, step_expert_sort, step_expert_gather, step_expert_up, step_expert_down,
-    step_expert_combine;                                                                /* experts.c */
-step_fn step_attend;                                                                    /* attend.c */
-step_fn step_allreduce, step_reduce_scatter, step_allgather, step_alltoall, step_slice; /* collect.c */
+    step_expert_combine; /* experts.c */
+step_fn step_attend;     /* attend.c */
+step_fn step_send, step_recv, step_allreduce, step_reduce_scatter, step_allgather, step_alltoall,
+    step_slice; /* collect.c */
 
 #endif

@@ -124,7 +124,7 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
             *e = r->err;
         return r->err.code;
     }
-    *ret_logits = slot_row(r, slot_of(r, r->plan->logits), 0);
+    *ret_logits = r->plan->logits < 0 ? NULL : slot_row(r, slot_of(r, r->plan->logits), 0);
     return 0;
 }
 

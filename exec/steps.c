@@ -203,6 +203,8 @@ step_fn *step_fn_of(int kind)
         [STEP_EXPERT_UP] = step_expert_up,
         [STEP_EXPERT_DOWN] = step_expert_down,
         [STEP_EXPERT_COMBINE] = step_expert_combine,
+        [OP_SEND] = step_send,
+        [OP_RECV] = step_recv,
         [OP_ALLREDUCE] = step_allreduce,
         [OP_REDUCE_SCATTER] = step_reduce_scatter,
         [OP_ALLGATHER] = step_allgather,

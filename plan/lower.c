@@ -500,6 +500,78 @@ static void release(struct lower *lo)
     xfree(lo->rope_table);
 }
 
+/* --- pipeline stages --- */
+
+/* The stage that an op belongs to: its layer's; before the layers the first, after them the last. */
+static int stage_of_op(const struct plan *p, int32_t op)
+{
+    int layer = p->graph->ops[op].layer, s = 0;
+    if (layer < 0) {
+        for (int32_t i = op; i < p->graph->n_ops; i++)
+            if (p->graph->ops[i].layer >= 0)
+                return 0;
+        return p->opt.pp - 1;
+    }
+    while (layer >= p->stage_end[s])
+        s++;
+    return s;
+}
+
+/* Does value v, made in stage s or before, go on beyond it? */
+static bool crosses(const struct plan *p, int32_t v, int s)
+{
+    const struct graph *g = p->graph;
+    if (g->values[v].kind != VAL_ACT || stage_of_op(p, g->values[v].op) > s)
+        return false;
+    for (int i = 0; i < g->n_ops; i++)
+        for (int k = 0; k < op_inputs(&g->ops[i]); k++)
+            if (g->ops[i].in[k].id == v && stage_of_op(p, i) > s)
+                return true;
+    return false;
+}
+
+/* Both sides of a boundary walk the crossing values in the order of their ids. In a decoder there is one: the
+ * residual. */
+static void receive_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage > 0; v++) {
+        if (!crosses(p, v, p->opt.stage - 1))
+            continue;
+        int32_t slot = act_slot(p, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_RECV, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->out = slot;
+        lo->native[v] = WHOLE;
+        add_form(lo, (val){v}, WHOLE, slot);
+    }
+}
+
+static void send_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage < p->opt.pp - 1; v++) {
+        if (!crosses(p, v, p->opt.stage))
+            continue;
+        int32_t slot = as_layout(lo, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_SEND, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->in[0] = slot;
+        s->out = slot;
+    }
+}
+
+/* What all ranks must see alike, whichever of it they hold. */
+static void digest_weights(struct lower *lo)
+{
+    const struct graph *g = lo->p->graph;
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VAL_WEIGHT)
+            buf_addf(&b, "%s %d %d %d.%d\n", g->values[i].name, lo->src[i], lo->held[i], lo->native[i].kind,
+                     lo->native[i].axis);
+    lo->p->weights_digest = plan_digest(b.s, b.len);
+    buf_release(&b);
+}
+
 int plan_lower(struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
@@ -517,18 +589,26 @@ int plan_lower(struct plan *p, struct err *e)
         split_granularity(p, lo.held);
         rc = split_check(p, e);
     }
+    if (!rc) {
+        split_stages(p, lo.held);
+        p->layers = plan_stage(p, p->opt.stage);
+    }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
         int n_in = n_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }
-    if (!rc)
+    if (!rc) {
+        digest_weights(&lo);
         rope_tables(&lo);
-    for (int i = 0; i < g->n_ops && !rc; i++)
-        lower_op(&lo, i);
-    if (!rc)
-        p->logits = as_layout(&lo, g->logits, WHOLE);
+        receive_values(&lo);
+        for (int i = 0; i < g->n_ops; i++)
+            if (stage_of_op(p, i) == p->opt.stage)
+                lower_op(&lo, i);
+        send_values(&lo);
+        p->logits = p->opt.stage == p->opt.pp - 1 ? as_layout(&lo, g->logits, WHOLE) : -1;
+    }
     release(&lo);
     return rc;
 }

@@ -82,7 +82,8 @@ void plan_place(struct plan *p)
         for (int k = 0; k < STEP_MAX_IN; k++)
             touch(p, s->in[k], i);
     }
-    p->slots[p->logits].last = p->n_steps; /* read after the tick */
+    if (p->logits >= 0)
+        p->slots[p->logits].last = p->n_steps; /* read after the tick */
     share_storage(p);
     assign_offsets(p);
 }
