@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "cli/settings.h"
 #include "cli/suggest.h"
 
@@ -34,13 +35,14 @@ struct entry {
 };
 
 static const struct entry entries[] = {
-    {"run", command_run},           {"plan", command_plan},         {"logits", command_logits},
-    {"tokenize", command_tokenize}, {"template", command_template},
+    {"run", command_run},       {"plan", command_plan},         {"logits", command_logits},
+    {"launch", command_launch}, {"tokenize", command_tokenize}, {"template", command_template},
 };
 
 static int fail(int code, const char *msg)
 {
-    fprintf(stderr, "yoke: error: %s\n", msg);
+    if (*msg)
+        fprintf(stderr, "yoke: error: %s\n", msg);
     return exit_code_of(code);
 }
 
@@ -126,6 +128,8 @@ static int dispatch(int argc, char **argv)
         help_markdown(&b);
         return print(&b);
     }
+    if (!strcmp(word, "launch-rank"))
+        return launch_rank(argc - 1, argv + 1);
     for (size_t i = 0; i < ARRAY_LEN(entries); i++)
         if (!strcmp(entries[i].name, word))
             return run_command(&entries[i], argc - 1, argv + 1);

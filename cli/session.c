@@ -125,6 +125,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     struct settings *s = x->settings;
     o->tp = (int)s->tp;
     o->threads = (int)s->threads;
+    o->bind = s->bind == BIND_AUTO;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
     o->kv = session_kv_dtype(s, x->checkpoint);

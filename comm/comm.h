@@ -85,8 +85,9 @@ int comm_threads_new(int n, size_t max_bytes, struct comm **ret, struct err *e);
 int comm_mpi_launched(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for
- * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI, and if a
- * rank was lost or gave up, the process too (exit code 9, all other ranks with it): report the error first.
+ * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI. If a rank
+ * was lost or gave up MPI cannot be ended in good order: then the process should exit, with a code other than
+ * 0, whereupon the launcher ends all other ranks.
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
 /* "rank 2 on host n1 (pid 4242)": for messages. buf is the caller's. */

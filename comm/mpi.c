@@ -49,7 +49,7 @@ static void world_close(struct comm *c)
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
     if (lost)
-        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST); /* MPI_Finalize would wait for the lost; does not return */
+        return; /* MPI_Finalize would wait for the lost. That we end without it makes the launcher end all. */
     MPI_Finalize();
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/place.h"
 
 struct team {
     const struct checkpoint *c;
@@ -17,6 +18,8 @@ struct team {
     struct weights *weights;
     struct run *run;
     double load_s;
+    struct place place;
+    struct cores before; /* what the calling thread was bound to */
     /* the tick's batch on its way between ranks */
     int32_t *message;
     size_t cap;
@@ -126,7 +129,7 @@ static int agree_on_pages(struct team *t, struct err *e)
 }
 
 /* Plans, loads, agrees, makes the run. Every rank goes through it at the same time. */
-static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, struct err *e)
+static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
 {
     double before = clock_s();
     int rc = agree_on_pages(t, e);
@@ -138,7 +141,8 @@ static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, stru
                           t->opt.progress_ctx, &t->weights, e);
     if (!rc) {
         struct run_options ro = {.threads = t->opt.threads,
-                                 .crowded = crowded,
+                                 .crowded = t->place.crowded,
+                                 .cores = &t->place.cores,
                                  .level = t->opt.level,
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile};
@@ -266,15 +270,24 @@ int team_serve(struct team *t, struct err *e)
     return rc;
 }
 
-static bool is_crowded(const struct team *t)
+/* Before anything is allocated, so that memory lies near the cores that use it. Collective. */
+static int settle_in(struct team *t, struct err *e)
 {
-    return t->opt.threads * t->opt.tp > cpu_count();
+    int rc = place_rank(t->comm, t->opt.threads, t->opt.bind, &t->place, e);
+    if (rc)
+        return rc;
+    t->opt.threads = t->comm->threads = t->place.threads;
+    cores_allowed(&t->before);
+    cores_bind(&t->place.cores, 0, 0);
+    return 0;
 }
 
 static void *rank_main(void *arg)
 {
     struct team *t = arg;
-    int rc = start_rank(t, NULL, is_crowded(t), &t->err);
+    int rc = settle_in(t, &t->err);
+    if (!rc)
+        rc = start_rank(t, NULL, &t->err);
     if (!rc)
         rc = team_serve(t, &t->err);
     if (rc)
@@ -351,17 +364,14 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
 {
     struct team *t = new_rank(c, g, o, NULL);
     struct comm **comms;
-    int local = comm_mpi_launched()
-                    ? 1
-                    : o->tp; /* ranks that share this process's cores; the launcher binds the others' */
-    if (!t->opt.threads)
-        t->opt.threads = MAX(1, cpu_count() / local);
     XNEW_N(comms, (size_t)o->tp);
     int rc = open_comm(t, comms, e);
     if (!rc && o->tp > 1 && !comm_mpi_launched())
         rc = start_threads(t, comms, e);
     if (!rc)
-        rc = start_rank(t, warn, is_crowded(t), e);
+        rc = settle_in(t, e);
+    if (!rc)
+        rc = start_rank(t, warn, e);
     xfree(comms);
     if (rc) {
         if (t->comm && t->comm->size > 1)
@@ -385,6 +395,7 @@ void team_close(struct team *t)
     }
     xfree(t->others);
     xfree(t->threads);
+    cores_bind(&t->before, 0, 0);
     release_rank(t);
 }
 
@@ -423,4 +434,9 @@ int team_threads(const struct team *t)
 const char *team_transport(const struct team *t)
 {
     return t->comm->ops->name;
+}
+
+const struct comm *team_world(const struct team *t)
+{
+    return t->comm;
 }

@@ -16,7 +16,8 @@
 
 struct team_options {
     int tp;
-    int threads; /* per rank; 0: the cores this process may use, shared out */
+    int threads; /* per rank; 0: as many as its share of the cores */
+    bool bind;   /* each rank to cores of its own (place.h) */
     enum cpu_level level;
     enum quant quant;
     enum kv_dtype kv;
@@ -28,7 +29,8 @@ struct team_options {
 };
 
 struct team;
-/* Checkpoint and graph are borrowed and must outlive the team. */
+/* Checkpoint and graph are borrowed and must outlive the team. With `bind` the calling thread, and threads it
+ * makes later, are kept to rank 0's cores until team_close. */
 int team_open(const struct checkpoint *c, const struct graph *g, const struct team_options *o,
               struct warn_sink *warn, struct team **ret, struct err *e);
 void team_close(struct team *t); /* rank 0: tells the others to end, waits for them. NULL is fine */
@@ -45,6 +47,7 @@ const struct plan *team_plan(const struct team *t);
 const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
 int team_threads(const struct team *t);                        /* per rank */
 const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
+const struct comm *team_world(const struct team *t);           /* all ranks, for reports */
 
 /* One rank's figures. Collective: rank 0 asks, all answer. ret: [team size]. */
 struct rank_report {
