@@ -47,9 +47,11 @@ struct watch {
 
 /* --- what comes from mpirun's standard error --- */
 
-static void show(const char *p, size_t n)
+/* Nothing once the ranks are taken down at the user's wish: what is said then is noise. */
+static void show(const struct watch *w, const char *p, size_t n)
 {
-    fwrite(p, 1, n, stderr);
+    if (!w->terminated)
+        fwrite(p, 1, n, stderr);
 }
 
 /* mpirun's words for what a report says with more to it. */
@@ -66,6 +68,17 @@ static bool says_little(const char *frame)
     return false;
 }
 
+/* How mpirun announces the signal that it passes on for us. */
+static const char forwarding[] = "mpirun: Forwarding signal ";
+
+/* Whether a line, of which this is the beginning, may turn out not to be for the user. */
+static bool may_be_mpiruns(const struct buf *line)
+{
+    size_t n = strspn(line->s, "-");
+    return n == line->len || (n >= 70 && line->s[n] == '\n') ||
+           !strncmp(line->s, forwarding, MIN(line->len, sizeof(forwarding) - 1));
+}
+
 static bool is_dashes(const struct buf *line)
 {
     size_t n = strspn(line->s, "-");
@@ -79,7 +92,7 @@ static void end_frame(struct watch *w)
     if (says_little(w->frame.s))
         buf_add(&w->held, w->frame.s, w->frame.len);
     else
-        show(w->frame.s, w->frame.len);
+        show(w, w->frame.s, w->frame.len);
     buf_clear(&w->frame);
 }
 
@@ -101,8 +114,8 @@ static void end_line(struct watch *w)
         buf_add(&w->frame, w->line.s, w->line.len);
         if (second)
             end_frame(w);
-    } else {
-        show(w->line.s, w->line.len);
+    } else if (strncmp(w->line.s, forwarding, sizeof(forwarding) - 1)) {
+        show(w, w->line.s, w->line.len);
     }
     buf_clear(&w->line);
 }
@@ -113,25 +126,21 @@ static void take(struct watch *w, const char *p, size_t n)
     for (size_t i = 0; i < n; i++) {
         char c = p[i];
         if (c == REPORT_MARK && !w->in_report) {
-            show(w->line.s, w->line.len);
+            show(w, w->line.s, w->line.len);
             buf_clear(&w->line);
             w->in_report = true;
             continue;
         }
-        bool hold = w->in_report || w->in_frame || (!w->mid_line && (c == '-' || w->line.len));
-        if (hold) {
-            buf_addc(&w->line, c);
-            if (c == '\n') {
-                end_line(w);
-            } else if (!w->in_report && !w->in_frame && c != '-') {
-                show(w->line.s, w->line.len);
-                buf_clear(&w->line);
-                w->mid_line = true;
-            }
-        } else {
-            fputc(c, stderr);
-            w->mid_line = c != '\n';
+        buf_addc(&w->line, c);
+        if (c == '\n')
+            end_line(w);
+        else if (w->in_report || w->in_frame || (!w->mid_line && may_be_mpiruns(&w->line)))
+            continue;
+        else {
+            show(w, w->line.s, w->line.len);
+            buf_clear(&w->line);
         }
+        w->mid_line = c != '\n';
     }
     fflush(stderr);
 }
@@ -309,7 +318,7 @@ static void watch(struct watch *w)
             next_step(w);
     }
     if (w->line.len && !w->in_report)
-        show(w->line.s, w->line.len);
+        show(w, w->line.s, w->line.len);
     if (w->in_frame)
         end_frame(w);
 }
@@ -364,7 +373,7 @@ static int judge(struct watch *w, struct err *e)
     }
     if (!code)
         return 0;
-    show(w->held.s, w->held.len);
+    show(w, w->held.s, w->held.len);
     if (w->lost_daemon)
         return err_set(e, ERR_RANK_LOST, "a host is lost: mpirun's words are above; logs are in %s",
                        w->opt->log_dir);
