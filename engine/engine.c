@@ -352,18 +352,15 @@ static void schedule_decodes(struct engine *en)
     }
 }
 
-/* How many of the next n tokens of r there are pages for, after taking these. */
+/* How many of the next n tokens of r there are pages for, after taking these. As long as anybody gets on in
+ * this tick, a page stays free for each running request's next token: who took that one would soon be
+ * preempted for it. */
 static int32_t find_pages(struct engine *en, struct request *r, int32_t n)
 {
-    int64_t spare = kv_pool_n_free(en->pool);
-    if (!r->running && en->n_running) {
-        /* A newcomer must not take the page that a running request needs next: it would be preempted at once.
-         */
-        spare -= en->n_running;
-        if (kv_pages(n, en->backend.page_tokens) > spare)
-            return 0;
-    }
+    int64_t spare = kv_pool_n_free(en->pool) - (en->batch.n_tokens ? en->n_running : 0);
     int64_t room = (spare + r->kv.n) * en->backend.page_tokens - r->computed;
+    if (!r->running && en->n_running && room < n)
+        return 0; /* who comes in gets a whole chunk done */
     n = (int32_t)MIN((int64_t)n, room);
     return n > 0 && kv_seq_reserve(en->pool, &r->kv, r->computed + n) ? n : 0;
 }

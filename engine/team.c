@@ -27,6 +27,28 @@ struct team {
     struct err err; /* an in-process rank's last words */
 };
 
+/* --- batches on the wire: sizes --- */
+
+enum { MSG_QUIT, MSG_TICK, MSG_REPORT };
+#define MSG_HEAD  5    /* kind, n_tokens, n_out, n_spans, words in all */
+#define MSG_FIRST 1024 /* words of the first broadcast: most ticks fit, and need no second one */
+
+/* The longest message: no two spans share a page. */
+static size_t most_words(const struct team_options *o)
+{
+    return MSG_HEAD + 2 * (size_t)o->max_tokens + (size_t)o->max_out + 4 * (size_t)o->max_spans +
+           (size_t)o->n_pages;
+}
+
+static void reserve(struct team *t, size_t words)
+{
+    words = MAX(words, (size_t)MSG_FIRST);
+    if (t->cap < words) {
+        t->message = xreallocarray(t->message, words, sizeof(int32_t));
+        t->cap = words;
+    }
+}
+
 /* --- making a rank --- */
 
 /* What each rank tells the others once it has loaded, or failed to. */
@@ -122,6 +144,7 @@ static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, stru
                                  .profile = t->opt.profile};
         rc = run_new(t->plan, t->weights, t->comm, &ro, &t->run, e);
     }
+    reserve(t, most_words(&t->opt)); /* so that ticks need not */
     t->load_s = clock_s() - before;
     return agree(t, rc, e);
 }
@@ -138,20 +161,7 @@ static void release_rank(struct team *t)
     xfree(t);
 }
 
-/* --- batches on the wire --- */
-
-enum { MSG_QUIT, MSG_TICK, MSG_REPORT };
-#define MSG_HEAD  5    /* kind, n_tokens, n_out, n_spans, words in all */
-#define MSG_FIRST 1024 /* words of the first broadcast: most ticks fit, and need no second one */
-
-static void reserve(struct team *t, size_t words)
-{
-    words = MAX(words, (size_t)MSG_FIRST);
-    if (t->cap < words) {
-        t->message = xreallocarray(t->message, words, sizeof(int32_t));
-        t->cap = words;
-    }
-}
+/* --- batches on the wire: sending and receiving --- */
 
 static int32_t *put(int32_t *at, const int32_t *from, int32_t n)
 {
@@ -309,7 +319,7 @@ static size_t largest_message(const struct graph *g, const struct team_options *
 {
     size_t rows = (size_t)o->max_tokens * (size_t)g->axis_n[AX_EMBED] * sizeof(float);
     size_t logits = (size_t)o->max_out * (size_t)g->axis_n[AX_VOCAB] * sizeof(float);
-    return MAX(MAX(rows, logits), MSG_FIRST * sizeof(int32_t));
+    return MAX(MAX(rows, logits), most_words(o) * sizeof(int32_t));
 }
 
 static int open_comm(struct team *t, struct comm **comms, struct err *e)

@@ -122,17 +122,127 @@ static void ref_attend(const struct ref *x, const struct op *o, float *y)
     xfree(p);
 }
 
+static double activate(int kind, double a)
+{
+    return kind == GLU_SILU ? a / (1 + exp(-a))
+                            : 0.5 * a * (1 + tanh(sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
+}
+
 static void ref_glu(const struct ref *x, const struct op *o, float *y)
 {
     const float *gate = input(x, o, 0), *up = input(x, o, 1);
     for (size_t i = 0; i < width(x, o->out) * (size_t)x->n; i++) {
-        double a = (double)gate[i];
-        if (o->glu == GLU_SILU)
-            a = a / (1 + exp(-a));
-        else
-            a = 0.5 * a * (1 + tanh(sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
-        y[i] = (float)(a * (double)up[i]);
+        y[i] = (float)(activate(o->glu, (double)gate[i]) * (double)up[i]);
     }
+}
+
+/* Choices as k (expert, weight) in the order found; the graph's routing rules in doubles. */
+static void ref_route(const struct ref *x, const struct op *o, float *y)
+{
+    const struct routing *r = &x->g->routings[o->routing];
+    size_t n = width(x, o->in[0]), k = (size_t)r->k, size = n / (size_t)r->n_group;
+    const float *logits = input(x, o, 0),
+                *bias = op_inputs(o) == 2 ? x->weight(x->ctx, x->g, o->in[1]) : NULL;
+    double *score, *decide;
+    XNEW_N(score, n);
+    XNEW_N(decide, n);
+    for (size_t t = 0; t < (size_t)x->n; t++) {
+        double max = -INFINITY, sum = 0;
+        for (size_t i = 0; i < n; i++)
+            max = fmax(max, (double)logits[t * n + i]);
+        for (size_t i = 0; i < n; i++)
+            sum += exp((double)logits[t * n + i] - max);
+        for (size_t i = 0; i < n; i++) {
+            double l = (double)logits[t * n + i];
+            score[i] = r->sigmoid ? 1 / (1 + exp(-l)) : exp(l - max) / sum;
+            decide[i] = score[i] + (bias ? (double)bias[i] : 0);
+        }
+        for (int32_t drop = r->n_group - r->topk_group; drop > 0;
+             drop--) { /* the worst group goes, one at a time */
+            size_t worst = n;
+            double least = INFINITY;
+            for (size_t g = 0; g < n; g += size) {
+                double a = -INFINITY, b = -INFINITY;
+                for (size_t i = g; i < g + size; i++)
+                    if (decide[i] > a) {
+                        b = a;
+                        a = decide[i];
+                    } else if (decide[i] > b) {
+                        b = decide[i];
+                    }
+                double worth = r->group_top2 ? a + b : a;
+                if (worth > -INFINITY && worth <= least) {
+                    least = worth;
+                    worst = g;
+                }
+            }
+            for (size_t i = worst; i < worst + size && worst < n; i++)
+                decide[i] = -INFINITY;
+        }
+        double total = 0;
+        for (size_t j = 0; j < k; j++) {
+            int32_t at = 0;
+            for (size_t i = 1; i < n; i++)
+                if (decide[i] > decide[at])
+                    at = (int32_t)i;
+            decide[at] = -INFINITY;
+            memcpy(&y[t * 2 * k + j], &at, sizeof(at));
+            y[t * 2 * k + k + j] = (float)score[at];
+            total += score[at];
+        }
+        for (size_t j = 0; j < k; j++)
+            y[t * 2 * k + k + j] =
+                (float)((double)y[t * 2 * k + k + j] / (r->normalise ? total : 1) * (double)r->scale);
+    }
+    xfree(score);
+    xfree(decide);
+}
+
+static double dot(const float *a, const double *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * b[i];
+    return sum;
+}
+
+static void ref_experts(const struct ref *x, const struct op *o, float *y)
+{
+    size_t d = width(x, o->out), f = (size_t)x->g->axis_n[AX_MOE_FFN],
+           k = (size_t)x->g->axis_n[AX_CHOICE] / 2;
+    const float *in = input(x, o, 0), *choice = input(x, o, 1);
+    double *row, *h, *sum;
+    XNEW_N(row, d);
+    XNEW_N(h, f);
+    XNEW_N(sum, d);
+    for (size_t t = 0; t < (size_t)x->n; t++) {
+        memset(sum, 0, sizeof(double) * d);
+        for (size_t i = 0; i < d; i++)
+            row[i] = (double)in[t * d + i];
+        for (size_t j = 0; j < k; j++) {
+            int32_t e;
+            memcpy(&e, &choice[t * 2 * k + j], sizeof(e));
+            size_t at = (size_t)e * f * d;
+            for (size_t i = 0; i < f; i++)
+                h[i] = activate(o->glu, dot(x->weight(x->ctx, x->g, o->in[2]) + at + i * d, row, d)) *
+                       dot(x->weight(x->ctx, x->g, o->in[3]) + at + i * d, row, d);
+            for (size_t i = 0; i < d; i++)
+                sum[i] += (double)choice[t * 2 * k + k + j] *
+                          dot(x->weight(x->ctx, x->g, o->in[4]) + at + i * f, h, f);
+        }
+        for (size_t i = 0; i < d; i++)
+            y[t * d + i] = (float)sum[i];
+    }
+    xfree(row);
+    xfree(h);
+    xfree(sum);
+}
+
+static void ref_gate(const struct ref *x, const struct op *o, float *y)
+{
+    size_t d = width(x, o->out);
+    for (size_t i = 0; i < d * (size_t)x->n; i++)
+        y[i] = (float)((double)input(x, o, 0)[i] / (1 + exp(-(double)input(x, o, 1)[i / d])));
 }
 
 static void step(struct ref *x, const struct op *o, const int32_t *token)
@@ -166,6 +276,15 @@ static void step(struct ref *x, const struct op *o, const int32_t *token)
         break;
     case OP_GLU:
         ref_glu(x, o, y);
+        break;
+    case OP_ROUTE:
+        ref_route(x, o, y);
+        break;
+    case OP_EXPERTS:
+        ref_experts(x, o, y);
+        break;
+    case OP_GATE:
+        ref_gate(x, o, y);
         break;
     default: /* SELECT: the reference keeps every row */
         memcpy(y, input(x, o, 0), n * sizeof(float));

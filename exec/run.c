@@ -58,6 +58,8 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     int32_t rows = g->axis_n[AX_KV_HEAD] ? MAX(ATTEND_ROWS, g->axis_n[AX_HEAD] / g->axis_n[AX_KV_HEAD]) : 0;
     for (int i = 0; i < o->threads; i++)
         scratch_init(&r->scratch[i], rows, g->axis_n[AX_HEAD_DIM]);
+    if (o->profile && g->axis_n[AX_EXPERT])
+        XNEW_N(r->expert_load, (size_t)g->axis_n[AX_EXPERT]);
     XNEW_N(r->fn, (size_t)p->n_steps);
     for (int i = 0; i < p->n_steps; i++)
         r->fn[i] = step_fn_of(p->steps[i].kind);
@@ -84,6 +86,7 @@ void run_free(struct run *r)
     xfree(r->inv_freq);
     xfree(r->scratch);
     xfree(r->fn);
+    xfree(r->expert_load);
     xfree(r);
 }
 

@@ -84,7 +84,7 @@ int shape_norm(const struct graph *g, const struct op *o, struct value *out, str
 int shape_first(const struct graph *g, const struct op *o, struct value *out, struct err *e)
 {
     const struct value *x = input(g, o, 0);
-    if (op_n_in(o->kind) == 2) {
+    if (op_inputs(o) == 2) {
         const struct value *y = input(g, o, 1);
         if (x->n_dims != y->n_dims || memcmp(x->dim, y->dim, x->n_dims))
             return misfit("both inputs should have one shape", x, y, e);
@@ -127,5 +127,45 @@ int shape_select(const struct graph *g, const struct op *o, struct value *out, s
         return err_set(e, ERR_FAIL, "select keeps rows of [token, ...]");
     copy_dims(out, x);
     out->dim[0] = AX_OUT;
+    return 0;
+}
+
+int shape_route(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0);
+    if (!is_rows(x) || x->n_dims != 2 || x->dim[1] != AX_EXPERT)
+        return err_set(e, ERR_FAIL, "a router's logits should be [token, expert]");
+    if (op_inputs(o) == 2) {
+        const struct value *b = input(g, o, 1);
+        if (b->kind != VAL_WEIGHT || b->n_dims != 1 || b->dim[0] != AX_EXPERT)
+            return err_set(e, ERR_FAIL, "a router's correction bias should be a weight [expert]");
+    }
+    out->n_dims = 2;
+    out->dim[0] = x->dim[0];
+    out->dim[1] = AX_CHOICE;
+    return 0;
+}
+
+int shape_experts(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0), *c = input(g, o, 1);
+    const uint8_t inner[3] = {AX_EXPERT, AX_MOE_FFN, AX_EMBED}, outer[3] = {AX_EXPERT, AX_EMBED, AX_MOE_FFN};
+    if (!is_rows(x) || x->n_dims != 2 || x->dim[1] != AX_EMBED || c->n_dims != 2 || c->dim[1] != AX_CHOICE)
+        return misfit("experts take [token, embed] and a choice", x, c, e);
+    for (int i = 2; i < 5; i++) {
+        const struct value *w = input(g, o, i);
+        if (w->kind != VAL_WEIGHT || w->n_dims != 3 || memcmp(w->dim, i < 4 ? inner : outer, 3))
+            return misfit("an expert weight has the wrong axes", x, w, e);
+    }
+    copy_dims(out, x);
+    return 0;
+}
+
+int shape_gate(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0), *s = input(g, o, 1);
+    if (!is_rows(x) || s->n_dims != 2 || s->dim[0] != x->dim[0] || s->dim[1] != AX_ONE)
+        return misfit("a gate is one number a row", x, s, e);
+    copy_dims(out, x);
     return 0;
 }

@@ -65,6 +65,8 @@ struct weight_pin { /* overrides the layout that the degrees imply for one weigh
 
 struct plan_options {
     int tp, rank; /* degree, and which rank's program; 1, 0 for one rank */
+    int ep; /* experts: ep groups of tp / ep ranks, each with its range of experts, sliced within; divides tp
+             */
     const struct weight_source *source;
     enum quant quant; /* applies to float weights of matmuls */
     enum kv_dtype kv;
@@ -83,9 +85,11 @@ struct plan_weight {
     enum dtype src, dtype; /* in the checkpoint; as held */
     struct layout layout;
     int64_t all_rows, all_cols; /* of the whole tensor as a matrix; a vector is one row */
+    bool stacked;               /* one matrix an expert; the name has a * for its number */
+    struct range stack;         /* this rank's experts; {0, 1} if not stacked */
     struct range row, col;      /* this rank's part */
     struct cuts cuts;           /* of the local columns; matrices only */
-    size_t bytes;               /* as held */
+    size_t bytes;               /* as held, all of the stack */
 };
 
 enum slot_kind { SLOT_WORK, SLOT_WEIGHT, SLOT_KV };
@@ -94,7 +98,7 @@ struct slot {
     enum slot_kind kind;
     val v; /* what it holds a form of; -1: staging, tables */
     struct layout layout;
-    uint8_t row_axis;              /* AX_TOKEN or AX_OUT; 0 for weights */
+    uint8_t row_axis;              /* AX_TOKEN, AX_OUT or AX_PAIR; 0 for weights */
     uint8_t n_dims;                /* without the row axis */
     uint8_t dim[GRAPH_MAX_DIMS];   /* enum axis */
     int32_t dim_n[GRAPH_MAX_DIMS]; /* local sizes */
@@ -115,23 +119,31 @@ enum share_kind {
     SHARE_ONE,  /* thread 0: collectives */
     SHARE_ROWS, /* contiguous runs of rows */
     SHARE_COLS, /* contiguous runs of 8-column panels, all rows */
-    SHARE_HEADS /* attention's own tasks */
+    SHARE_TASKS /* the step's own: attention's heads, experts' panels */
 };
 
 enum step_kind {                           /* an op, or one of these */
                  STEP_QUANTIZE = OP_COUNT, /* a row of floats -> a record for integer kernels */
                  STEP_ROPE_TABLE,          /* cos and sin of the tick's positions */
+                 STEP_EXPERT_SORT,    /* choices -> pairs grouped by expert: one index for all that follow
+                                         (exec/experts.c) */
+                 STEP_EXPERT_GATHER,  /* each pair's activation, in that order */
+                 STEP_EXPERT_UP,      /* act(gate) * up of every pair */
+                 STEP_EXPERT_DOWN,    /* down of every pair */
+                 STEP_EXPERT_COMBINE, /* the weighted sum of each token's pairs */
                  STEP_KINDS
 };
 const char *step_name(int kind);
+
+#define STEP_MAX_IN 4
 
 struct step {
     uint8_t kind;  /* enum op_kind or enum step_kind */
     uint8_t share; /* enum share_kind */
     bool barrier;  /* threads meet before it */
     int16_t layer;
-    int32_t op;    /* graph op; -1 for planner's own */
-    int32_t in[3]; /* slots; -1: none. in[2]: ROPE's table */
+    int32_t op;              /* graph op; -1 for planner's own */
+    int32_t in[STEP_MAX_IN]; /* slots; -1: none. ROPE: in[2] is its table */
     int32_t out;
     int32_t tmp;                /* staging slot of collectives, or -1 */
     uint8_t axis_from, axis_to; /* collectives */

@@ -23,10 +23,6 @@
 #include "kernels/matmul_layout.h"
 #include "kernels/x86/vec.h"
 
-#ifdef __clang__ /* under sanitizers it may not unroll, and warns of it; that is only slower */
-#pragma clang diagnostic ignored "-Wpass-failed"
-#endif
-
 /* Compilers know that integer sums may be reordered, and GCC does it: it keeps all terms for a balanced sum,
  * in memory. This makes a partial sum opaque, so that it stays one register to which terms are added. */
 #define IN_REGISTER(v) __asm__("" : "+x"(v))
@@ -46,6 +42,12 @@ static ALWAYS_INLINE float load_float(const void *p)
     float f;
     memcpy(&f, p, 4);
     return f;
+}
+
+/* int16[2] in a dword */
+static ALWAYS_INLINE int32_t two_int16(int low, int high)
+{
+    return (int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff));
 }
 
 /* ---- one group of a panel ---- */
