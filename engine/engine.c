@@ -149,7 +149,7 @@ static void queue_release(struct queue *q)
 
 int engine_new_on(const struct backend *b, const struct engine_options *o, struct engine **ret, struct err *e)
 {
-    int depth = b->tick ? 1 : b->depth, lanes = b->tick ? 1 : b->lanes;
+    int depth = b->post ? b->depth : 1, lanes = b->post ? b->lanes : 1;
     struct engine_options opt = *o;
     opt.max_batch = (o->max_batch + lanes * depth - 1) / (lanes * depth);
     int rc = check_options(b, &opt, e);
@@ -569,7 +569,7 @@ static int post(struct engine *en, struct queue *q)
     alloc_guard_end();
     q->in_flight = true;
     en->flight[en->n_posted++ % (uint64_t)en->n_queues] = (int32_t)(q - en->queues);
-    return en->backend.tick ? 0 : en->backend.post(en->backend.ctx, q->lane, &q->batch, &en->broken);
+    return !en->backend.post ? 0 : en->backend.post(en->backend.ctx, q->lane, &q->batch, &en->broken);
 }
 
 /* Every queue that has work and no tick in flight gets one; lanes whose first stage is elsewhere first, since
@@ -603,8 +603,8 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     if (post_all(en))
         return give_up(en, e);
     struct queue *q = &en->queues[en->flight[en->n_waited++ % (uint64_t)en->n_queues]];
-    int rc = en->backend.tick ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
-                              : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);
+    int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
+                               : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);
     q->in_flight = false;
     if (rc)
         return give_up(en, e);
