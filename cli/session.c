@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/transport.h"
 
 int launched_rank(void)
 {
@@ -256,6 +257,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->load_s = clock_s() - before;
     if (rc || team_is_worker(x->team))
         return rc;
+    transport_tell(x, warn);
     struct engine_options eo = {.max_batch = x->max_batch,
                                 .max_context = x->max_context,
                                 .prefill_chunk = (int32_t)s->prefill_chunk,

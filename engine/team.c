@@ -720,3 +720,8 @@ const struct comm *team_world(const struct team *t)
 {
     return t->world;
 }
+
+const struct cores *team_cores(const struct team *t)
+{
+    return &t->place.cores;
+}

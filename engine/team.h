@@ -16,6 +16,7 @@
 #ifndef YOKE_ENGINE_TEAM_H
 #define YOKE_ENGINE_TEAM_H
 
+#include "base/cpu.h"
 #include "engine/load.h"
 #include "exec/run.h"
 
@@ -62,6 +63,7 @@ const struct plan *team_plan(const struct team *t);            /* this rank's */
 const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
 int team_threads(const struct team *t);                        /* per rank */
 const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
+const struct cores *team_cores(const struct team *t);          /* what rank 0 is bound to; n 0: any */
 const struct comm *team_world(const struct team *t);           /* all ranks, for reports */
 
 /* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size]. */
