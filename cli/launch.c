@@ -248,6 +248,11 @@ static void add_hosts(struct words *w, const struct launch_hosts *h)
             buf_addf(&b, "%s%s:%d", b.len ? "," : "", h->v[i].name, h->v[i].ranks);
     word(w, "--host");
     word(w, b.s);
+    if (strchr(b.s, '.')) { /* else ssh gets the name without its domain */
+        word(w, "--mca");
+        word(w, "orte_keep_fqdn_hostnames");
+        word(w, "1");
+    }
     buf_release(&b);
 }
 
@@ -433,7 +438,7 @@ int command_launch(struct settings *s, struct warn_sink *warn, struct err *e)
 {
     struct settings command = {0};
     struct launch l = {.s = s};
-    if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK"))
+    if (getenv("OMPI_COMM_WORLD_SIZE"))
         return err_set(e, ERR_USAGE, "this process was itself started by an MPI launcher; launch once");
     int rc = read_command(s, &command, e);
     if (!rc)

@@ -55,9 +55,13 @@ void transport_tell(const struct session *x, struct warn_sink *warn)
     char cores[256];
     place_describe(world, &where);
     cores_print(team_cores(x->team), cores, sizeof(cores));
-    fprintf(stderr, "yoke: %d rank%s over %s (%s), %s; %d thread%s, rank 0 on cores %s\n", world->size,
-            world->size > 1 ? "s" : "", comm_carrier(world), world->ops->name, where.s, team_threads(x->team),
-            team_threads(x->team) > 1 ? "s each" : " each", cores);
+    if (world->size > 1)
+        fprintf(stderr, "yoke: %d ranks talk over %s (%s), %s", world->size, comm_carrier(world),
+                world->ops->name, where.s);
+    else
+        fprintf(stderr, "yoke: 1 rank, %s", where.s);
+    fprintf(stderr, "; rank 0: %d thread%s on cores %s\n", team_threads(x->team),
+            team_threads(x->team) > 1 ? "s" : "", cores);
     buf_release(&where);
     if (hosts > 1)
         warn_of_network(x, warn);

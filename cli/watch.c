@@ -57,11 +57,14 @@ static void show(const struct watch *w, const char *p, size_t n)
 /* mpirun's words for what a report says with more to it. */
 static bool says_little(const char *frame)
 {
-    static const char *const phrases[] = {
-        "process returned\na non-zero exit code", "exited with non-zero status",
-        "mpirun noticed that process rank",       "MPI_ABORT was invoked",
-        "has exited due to process rank",         "mpirun has exited due to",
-        "Primary job  terminated normally"};
+    static const char *const phrases[] = {"process returned\na non-zero exit code",
+                                          "exited with non-zero status",
+                                          "mpirun noticed that process rank",
+                                          "MPI_ABORT was invoked",
+                                          "An MPI communication peer process has unexpectedly disconnected",
+                                          "has exited due to process rank",
+                                          "mpirun has exited due to",
+                                          "Primary job  terminated normally"};
     for (size_t i = 0; i < ARRAY_LEN(phrases); i++)
         if (strstr(frame, phrases[i]))
             return true;

@@ -26,6 +26,14 @@ static int is_loaded(const char *name)
     return p.loaded;
 }
 
+static int one_host(const struct comm *c)
+{
+    for (int i = 1; i < c->size; i++)
+        if (strcmp(c->peer[i].host, c->peer[0].host))
+            return 0;
+    return 1;
+}
+
 const char *comm_carrier(const struct comm *c)
 {
     static const struct {
@@ -43,6 +51,8 @@ const char *comm_carrier(const struct comm *c)
         return !strcmp(c->ops->name, "mpi/shm")   ? "shared memory"
                : !strcmp(c->ops->name, "threads") ? "threads of one process"
                                                   : "nothing to send";
+    if (is_loaded("mca_pml_ob1") && is_loaded("mca_btl_vader") && one_host(c))
+        return "MPI's shared memory";
     for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
         if (is_loaded(parts[i].part))
             return parts[i].words;

@@ -86,7 +86,10 @@ int place_hosts(const struct comm *all)
 
 static void add_ranks_of(const struct comm *all, const char *host, struct buf *out)
 {
-    const char *before = "";
+    int n = 0;
+    for (int i = 0; i < all->size; i++)
+        n += !strcmp(all->peer[i].host, host);
+    const char *before = n > 1 ? "ranks " : "rank ";
     for (int i = 0, j; i < all->size; i = j) {
         for (j = i; j < all->size && !strcmp(all->peer[j].host, host);)
             j++;
@@ -108,7 +111,7 @@ void place_describe(const struct comm *all, struct buf *out)
             continue;
         buf_addf(out, "%s%s", before, all->peer[i].host);
         if (hosts > 1) {
-            buf_adds(out, " (ranks ");
+            buf_adds(out, " (");
             add_ranks_of(all, all->peer[i].host, out);
             buf_addc(out, ')');
         }
