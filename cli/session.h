@@ -49,7 +49,4 @@ enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint
 /* Only tensor parallelism exists yet: other degrees are an error that says so. */
 int session_check_degrees(const struct settings *s, struct err *e);
 
-/* This process's rank as the launcher says it, before anything is opened; 0 without a launcher. */
-int launched_rank(void);
-
 #endif
