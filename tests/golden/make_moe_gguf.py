@@ -70,7 +70,8 @@ HALF = {"file_type": F.MOSTLY_F16, "type": Q.F16}
 GGUFS = {
     "qwen2moe-f16.gguf": Gguf("Qwen2Moe", base=QWEN2, **HALF, tied=False),
     "qwen2moe-q8_0-old.gguf": Gguf("Qwen2Moe", F.MOSTLY_Q8_0, Q.Q8_0, QWEN2, tied=False, past=True),
-    "qwen3moe-f16.gguf": Gguf("Qwen3Moe", base=QWEN3, **HALF, moe_intermediate_size=16, num_hidden_layers=2, head_dim=16),
+    "qwen3moe-f16.gguf": Gguf("Qwen3Moe", base=QWEN3, **HALF, moe_intermediate_size=16, num_hidden_layers=2,
+                              head_dim=16),
     # Rows of 32 and 128 are no multiple of 256: there the quantiser falls back to blocks of 32.
     "qwen3moe-q4_k_m.gguf": Gguf("Qwen3Moe", F.MOSTLY_Q4_K_M, Q.Q4_K, QWEN3, hidden_size=256, head_dim=32,
                                  num_experts=4, moe_intermediate_size=32, tied=True,

@@ -134,14 +134,14 @@ def check(model, name):
             assert differ == 0
         if bias is not None and groups:  # each of the two by itself
             s = logits.sigmoid()
-            unbiased = verdict_choice(m, s).sort(-1).values
+            unbiased = choose(m, s).sort(-1).values
             ungrouped = (s + bias).topk(k).indices.sort(-1).values
             for what, other in ("bias", unbiased), ("groups", ungrouped):
                 d = float((other != c.sort(-1).values).any(-1).float().mean())
                 assert d > 0.1, f"{name}: {what} hardly matter: {d}"
 
 
-def verdict_choice(m, s):
+def choose(m, s):
     g = s.view(len(s), m.num_group, -1)
     group = g.topk(2).values.sum(-1)
     kept = torch.zeros_like(group).scatter_(1, group.topk(m.topk_group).indices, 1).bool()
