@@ -30,15 +30,12 @@ static void print_warning(struct warn_sink *sink, const char *sentence)
 
 struct entry {
     const char *name;
-    int (*run)(struct settings *s, struct warn_sink *warn, struct err *e); /* NULL: not built yet */
+    int (*run)(struct settings *s, struct warn_sink *warn, struct err *e);
 };
 
 static const struct entry entries[] = {
-    {"run", command_run},
-    {"plan", command_plan},
-    {"logits", command_logits},
-    {"tokenize", command_tokenize},
-    {"template", command_template},
+    {"run", command_run},           {"plan", command_plan},         {"logits", command_logits},
+    {"tokenize", command_tokenize}, {"template", command_template},
 };
 
 static int fail(int code, const char *msg)
@@ -80,8 +77,6 @@ static int run_command(const struct entry *entry, int argc, char **argv)
         struct buf b = BUF_INIT;
         help_command(s.command, &b);
         print(&b);
-    } else if (!err && !entry->run) {
-        err = err_set(&e, ERR_UNSUPPORTED, "'yoke %s' is not built yet", entry->name);
     } else if (!err) {
         err = entry->run(&s, &p.sink, &e);
     }

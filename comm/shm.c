@@ -27,8 +27,8 @@
 #define PAGE 4096
 
 /* Sizes. A slot takes a piece of a message that still sits in the second-level cache when it is read; larger
- * pieces were not faster. With many ranks slots and channels shrink, so that no group takes more than about
- * 48 MiB whatever its size. */
+ * pieces were not faster. With many ranks slots and channels shrink, so that a group of up to 64 takes at
+ * most 48 MiB. */
 #define SLOT_LEAST  (16 << 10)
 #define SLOT_MOST   (512 << 10)
 #define SLOTS_TOTAL (32 << 20)

@@ -6,10 +6,89 @@
 #include "exec/pool.h"
 #include "formats/dequant.h"
 
+/* Where the matrix of one expert lies. A plan's name has a * for the expert's number; checkpoints have one
+ * tensor an expert (Hugging Face's hub), all stacked in one (GGUF), or gate and up stacked in one too
+ * (transformers 5 in memory). */
+struct source {
+    const struct tensor *tensor;
+    int64_t row0; /* of the matrix, in the tensor seen as rows */
+    int64_t rows; /* of one expert's (or head's) matrix, if it is stacked; 0 if the tensor is the matrix */
+    bool turned;  /* the tensor holds the matrix's columns as rows */
+    bool of_kv_b; /* one head's part of kv_b_proj */
+};
+
+/* DeepSeek's kv_b_proj [heads x (nope + v), kv_lora] holds what latent attention absorbs: of each head first
+ * the rows that make keys, wanted turned, then those that make values. */
+static struct source source_in_kv_b(const struct checkpoint *c, const char *name, const char *star,
+                                    int32_t head)
+{
+    struct source s = {0};
+    int n = (int)(star - name); /* "... .self_attn.k_b_proj." */
+    char *whole = xasprintf("%.*skv_b_proj%s", n - (int)strlen("k_b_proj."), name, star + 1);
+    s.tensor = checkpoint_find(c, whole);
+    xfree(whole);
+    const json_t *config = checkpoint_config(c);
+    int64_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
+    int64_t nope = json_integer_value(json_object_get(config, "qk_nope_head_dim"));
+    if (!s.tensor || s.tensor->n_dims != 2 || heads < 1 || s.tensor->dim[0] % heads || nope < 1 ||
+        nope >= s.tensor->dim[0] / heads) {
+        s.tensor = NULL;
+        return s;
+    }
+    int64_t each = s.tensor->dim[0] / heads;
+    s.of_kv_b = true;
+    s.turned = star[-(int)strlen("k_b_proj.")] == 'k';
+    s.rows = s.turned ? nope : each - nope;
+    s.row0 = head * each + (s.turned ? 0 : nope);
+    return s;
+}
+
+static struct source source_of(const struct checkpoint *c, const char *name, int32_t expert)
+{
+    struct source s = {0};
+    const char *star = strchr(name, '*');
+    if (!star) {
+        s.tensor = checkpoint_find(c, name);
+        return s;
+    }
+    char *one = xasprintf("%.*s%d%s", (int)(star - name), name, expert, star + 1);
+    char *all = xasprintf("%.*s%s", (int)(star - name - 1), name, star + 1);
+    char *bare =
+        xstrndup(all, strlen(all) - (strlen(all) > 7 && !strcmp(all + strlen(all) - 7, ".weight") ? 7 : 0));
+    char *pair = NULL;
+    s.tensor = checkpoint_find(c, one);
+    if (!s.tensor) {
+        s.tensor = checkpoint_find(c, all);
+        if (!s.tensor)
+            s.tensor = checkpoint_find(c, bare);
+        if (s.tensor && s.tensor->n_dims == 3) {
+            s.rows = s.tensor->dim[1];
+            s.row0 = expert * s.rows;
+        }
+    }
+    if (!s.tensor && (strstr(name, "k_b_proj.*") || strstr(name, "v_b_proj.*")))
+        s = source_in_kv_b(c, name, star, expert);
+    size_t n = strlen(bare);
+    bool gate = n > 9 && !strcmp(bare + n - 9, "gate_proj"), up = n > 7 && !strcmp(bare + n - 7, "up_proj");
+    if (!s.tensor && (gate || up)) {
+        pair = xasprintf("%.*sgate_up_proj", (int)(n - (gate ? 9 : 7)), bare);
+        s.tensor = checkpoint_find(c, pair);
+        if (s.tensor && s.tensor->n_dims == 3) {
+            s.rows = s.tensor->dim[1] / 2;
+            s.row0 = (2 * expert + up) * s.rows;
+        }
+    }
+    xfree(one);
+    xfree(all);
+    xfree(bare);
+    xfree(pair);
+    return s;
+}
+
 static enum dtype dtype_of(const struct weight_source *s, const char *name)
 {
     const struct checkpoint_source *c = (const struct checkpoint_source *)s;
-    const struct tensor *t = checkpoint_find(c->checkpoint, name);
+    const struct tensor *t = source_of(c->checkpoint, name, 0).tensor;
     return t ? t->dtype : DT_NONE;
 }
 
@@ -17,14 +96,6 @@ void checkpoint_source_init(struct checkpoint_source *s, const struct checkpoint
 {
     s->base.dtype_of = dtype_of;
     s->checkpoint = c;
-}
-
-static const struct plan_weight *needs(const struct plan *p, const char *name)
-{
-    for (int i = 0; i < p->n_weights; i++)
-        if (!strcmp(p->weights[i].name, name))
-            return &p->weights[i];
-    return NULL;
 }
 
 /* Tensors that real checkpoints carry and that mean nothing to us: buffers, and the head's copy of a tied
@@ -37,10 +108,26 @@ static bool harmless(const struct checkpoint *c, const char *name)
            json_is_true(json_object_get(checkpoint_config(c), "tie_word_embeddings"));
 }
 
-static bool fits(const struct plan_weight *w, const struct tensor *t)
+static int64_t value_count(const struct tensor *t)
 {
+    int64_t n = 1;
+    for (int d = 0; d < t->n_dims; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+static bool fits(const struct plan_weight *w, const struct source *x)
+{
+    const struct tensor *t = x->tensor;
     if (!w->matrix)
-        return t->n_dims == 1 && t->dim[0] == w->all_cols;
+        return value_count(t) == w->all_cols && t->n_dims <= 2;
+    if (x->of_kv_b)
+        return x->rows == (x->turned ? w->all_cols : w->all_rows) &&
+               t->dim[1] == (x->turned ? w->all_rows : w->all_cols);
+    if (x->rows)
+        return x->rows == w->all_rows && t->dim[2] == w->all_cols;
+    if (t->n_dims == 1) /* a matrix of one row may be stored as a vector (GGUF) */
+        return w->all_rows == 1 && t->dim[0] == w->all_cols;
     return t->n_dims == 2 && t->dim[0] == w->all_rows && t->dim[1] == w->all_cols;
 }
 
@@ -52,44 +139,85 @@ static void show_shape(const struct tensor *t, struct buf *out)
     buf_addc(out, ']');
 }
 
+/* How many matrices go under a weight's name. */
+static int32_t members(const struct graph *g, val w)
+{
+    const struct value *v = graph_value(g, w);
+    return strchr(v->name, '*') ? g->axis_n[v->dim[0]] : 1;
+}
+
+/* One weight (of one expert, if stacked): is it there, and does it fit? */
+static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert,
+                      struct buf *missing, struct buf *bad)
+{
+    struct source x = source_of(c, w->name, expert);
+    const struct tensor *t = x.tensor;
+    if (!t) { /* the first expert's presence was the plan's to check */
+        const char *star = strchr(w->name, '*');
+        buf_addf(missing, "%s%.*s%d%s", missing->len ? ", " : "", (int)(star - w->name), w->name, expert,
+                 star + 1);
+        return;
+    }
+    if (fits(w, &x))
+        return;
+    buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
+    show_shape(t, bad);
+    if (w->matrix)
+        buf_addf(bad, ", but config.json makes it [%lld, %lld]", (long long)w->all_rows,
+                 (long long)w->all_cols);
+    else
+        buf_addf(bad, ", but config.json makes it [%lld]", (long long)w->all_cols);
+}
+
 int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sink *warn, struct err *e)
 {
-    struct buf bad = BUF_INIT, extra = BUF_INIT;
-    int n_bad = 0, n_extra = 0;
+    struct buf bad = BUF_INIT, extra = BUF_INIT, missing = BUF_INIT;
+    int n_extra = 0;
+    bool *used;
+    XNEW_N(used, checkpoint_n_tensors(c));
     for (int i = 0; i < p->n_weights; i++) {
         const struct plan_weight *w = &p->weights[i];
-        const struct tensor *t = checkpoint_find(c, w->name);
-        if (fits(w, t))
+        int32_t n = members(p->graph, p->slots[w->slot].v);
+        for (int32_t k = 0; k < n; k++)
+            check_one(c, w, k, &missing, &bad);
+    }
+    for (int i = 0; i < p->graph->n_values; i++) { /* other stages' weights are used too */
+        const struct value *v = &p->graph->values[i];
+        if (v->kind != VAL_WEIGHT)
             continue;
-        buf_addf(&bad, "%s%s is ", n_bad++ ? "; " : "", w->name);
-        show_shape(t, &bad);
-        if (w->matrix)
-            buf_addf(&bad, ", but config.json makes it [%lld, %lld]", (long long)w->all_rows,
-                     (long long)w->all_cols);
-        else
-            buf_addf(&bad, ", but config.json makes it [%lld]", (long long)w->all_cols);
+        int32_t n = members(p->graph, (val){i});
+        for (int32_t k = 0; k < n; k++) {
+            const struct tensor *t = source_of(c, v->name, k).tensor;
+            if (t)
+                used[t - checkpoint_tensor(c, 0)] = true;
+        }
     }
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
-        if (!needs(p, name) && !harmless(c, name))
+        if (!used[i] && !harmless(c, name))
             buf_addf(&extra, "%s%s", n_extra++ ? ", " : "", name);
     }
     if (n_extra)
         warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n_extra,
                 n_extra > 1 ? "s are" : " is", extra.s);
-    if (n_bad)
-        err_set(e, ERR_FORMAT, "%s: %d tensor%s another shape than expected: %s", checkpoint_path(c), n_bad,
-                n_bad > 1 ? "s have" : " has", bad.s);
+    int rc = 0;
+    if (missing.len)
+        rc = err_set(e, ERR_FORMAT, "%s: tensors are missing: %s", checkpoint_path(c), missing.s);
+    else if (bad.len)
+        rc = err_set(e, ERR_FORMAT, "%s: tensors have another shape than expected: %s", checkpoint_path(c),
+                     bad.s);
     buf_release(&bad);
     buf_release(&extra);
-    return n_bad ? ERR_FORMAT : 0;
+    buf_release(&missing);
+    xfree(used);
+    return rc;
 }
 
 #define PIECE_BYTES ((size_t)4 << 20)
 
 /* A run of one weight's panels (or a whole vector): the unit of reading and packing. */
 struct piece {
-    int32_t weight, row0, n_rows;
+    int32_t weight, member, row0, n_rows; /* member: of the local stack */
 };
 
 struct loader {
@@ -128,31 +256,72 @@ static void list_pieces(struct loader *lo)
         const struct plan_weight *w = &lo->p->weights[i];
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
-        lo->total += bytes * (size_t)rows;
-        if (w->matrix && bytes)
+        lo->total += bytes * (size_t)rows * (size_t)range_n(w->stack);
+        bool whole = w->stacked && strstr(w->name, "_b_proj.*"); /* load_part */
+        if (w->matrix && bytes && !whole)
             step = (int32_t)MIN((size_t)rows, ROUND_UP(MAX(PIECE_BYTES / bytes, (size_t)1), WMAT_PANEL));
-        for (int32_t at = 0; at < rows; at += step) {
-            XGROW(lo->pieces, lo->n_pieces, lo->cap_pieces);
-            lo->pieces[lo->n_pieces++] = (struct piece){i, at, MIN(step, rows - at)};
-        }
+        for (int32_t k = 0; k < range_n(w->stack); k++)
+            for (int32_t at = 0; at < rows; at += step) {
+                XGROW(lo->pieces, lo->n_pieces, lo->cap_pieces);
+                lo->pieces[lo->n_pieces++] = (struct piece){i, k, at, MIN(step, rows - at)};
+            }
     }
+}
+
+/* A head's part of kv_b_proj, whole: as floats unless its own 16 bits will do, and turned if need be. */
+static int load_part(struct loader *lo, const struct piece *x, const struct source *src, struct buf *bytes,
+                     struct err *e)
+{
+    const struct plan_weight *w = &lo->p->weights[x->weight];
+    struct wmat *m = &lo->w->mat[x->weight][x->member];
+    const struct tensor *t = src->tensor;
+    int64_t cols = t->dim[t->n_dims - 1], rows = src->rows;
+    size_t stride = dtype_bytes(w->src, (size_t)cols),
+           size = w->dtype == w->src ? dtype_bytes(w->src, 1) : sizeof(float);
+    buf_clear(bytes);
+    buf_reserve(bytes, stride * (size_t)rows);
+    int rc = checkpoint_read(lo->c, t, src->row0, src->row0 + rows, 0, cols, bytes->s, e);
+    if (rc)
+        return rc;
+    struct buf plain = BUF_INIT, turned = BUF_INIT;
+    const char *at = bytes->s;
+    if (w->dtype != w->src) {
+        buf_reserve(&plain, sizeof(float) * (size_t)(rows * cols));
+        for (int64_t i = 0; i < rows; i++)
+            dequant_row(w->src, bytes->s + (size_t)i * stride, cols, (float *)(void *)plain.s + i * cols);
+        at = plain.s;
+    }
+    if (src->turned) {
+        buf_reserve(&turned, size * (size_t)(rows * cols));
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = 0; k < cols; k++)
+                memcpy(turned.s + (size_t)(k * rows + i) * size, at + (size_t)(i * cols + k) * size, size);
+        at = turned.s;
+    }
+    wmat_pack(m, 0, m->rows, w->dtype, at, size * (size_t)m->cols);
+    buf_release(&plain);
+    buf_release(&turned);
+    atomic_fetch_add(&lo->done, stride * (size_t)rows);
+    return 0;
 }
 
 static int load_piece(struct loader *lo, const struct piece *x, struct buf *bytes, struct err *e)
 {
     const struct plan_weight *w = &lo->p->weights[x->weight];
-    const struct tensor *t = checkpoint_find(lo->c, w->name);
+    struct source src = source_of(lo->c, w->name, w->stack.begin + x->member);
+    if (src.of_kv_b || (w->dtype == DT_F32 && w->src != DT_F32 && w->matrix))
+        return load_part(lo, x, &src, bytes, e);
     size_t stride = row_bytes(w), n = stride * (size_t)x->n_rows;
     int64_t c0, c1;
     stored_columns(w, &c0, &c1);
     buf_clear(bytes);
     buf_reserve(bytes, n);
-    int64_t row0 = w->row.begin + x->row0;
-    int rc = checkpoint_read(lo->c, t, row0, row0 + x->n_rows, c0, c1, bytes->s, e);
+    int64_t row0 = src.row0 + w->row.begin + x->row0;
+    int rc = checkpoint_read(lo->c, src.tensor, row0, row0 + x->n_rows, c0, c1, bytes->s, e);
     if (rc)
         return rc;
     if (w->matrix)
-        wmat_pack(&lo->w->mat[x->weight], x->row0, x->n_rows, w->src, bytes->s, stride);
+        wmat_pack(&lo->w->mat[x->weight][x->member], x->row0, x->n_rows, w->src, bytes->s, stride);
     else
         dequant_row(w->src, bytes->s, c1 - c0, lo->w->vec[x->weight]);
     atomic_fetch_add(&lo->done, n);

@@ -31,13 +31,15 @@ struct run {
     struct scratch *scratch;   /* by thread */
     step_fn **fn;              /* by step */
     const struct batch *batch; /* of the tick in progress */
+    int32_t n_pairs;           /* rows of AX_PAIR: written by the layer's expert_sort, before a barrier */
+    uint64_t *expert_load;     /* [experts]: pairs computed here; NULL without profile */
     struct err err;            /* written by member 0 only: the tick's first communication error */
     uint64_t ticks, step_ns[STEP_KINDS];
 };
 
 static inline int32_t slot_rows(const struct run *r, const struct slot *s)
 {
-    return s->row_axis == AX_OUT ? r->batch->n_out : r->batch->n_tokens;
+    return s->row_axis == AX_OUT ? r->batch->n_out : s->row_axis == AX_PAIR ? r->n_pairs : r->batch->n_tokens;
 }
 static inline const struct slot *slot_of(const struct run *r, int32_t i)
 {
@@ -49,16 +51,21 @@ static inline void *slot_row(const struct run *r, const struct slot *s, int32_t 
 }
 static inline const struct wmat *slot_mat(const struct run *r, const struct slot *s)
 {
-    return &r->weights->mat[s->weight];
+    return r->weights->mat[s->weight];
 }
-/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each. */
+/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each (plan.h:
+ * kv_form). */
 static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32_t page)
 {
     return r->kv + kv->offset * (size_t)r->opt.n_pages + kv->row_bytes * (size_t)page;
 }
 
-step_fn *step_fn_of(int kind);                                                          /* steps.c */
-step_fn step_attend;                                                                    /* attend.c */
-step_fn step_allreduce, step_reduce_scatter, step_allgather, step_alltoall, step_slice; /* collect.c */
+step_fn *step_fn_of(int kind); /* steps.c */
+#define ROUTE_MAX_EXPERTS 1024
+step_fn step_route, step_gate, step_expert_sort, step_expert_gather, step_expert_up, step_expert_down,
+    step_expert_combine; /* experts.c */
+step_fn step_attend;     /* attend.c */
+step_fn step_send, step_recv, step_allreduce, step_reduce_scatter, step_allgather, step_alltoall,
+    step_slice; /* collect.c */
 
 #endif

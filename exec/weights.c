@@ -22,9 +22,13 @@ int weights_new(const struct plan *p, struct weights **ret, struct err *e)
         uint8_t *data = (uint8_t *)w->memory + at;
         if (pw->matrix) {
             int32_t block = dtype_info(pw->dtype)->block;
-            wmat_init(&w->mat[i], pw->dtype, range_n(pw->row), range_n(pw->col),
-                      block == 256 ? pw->col.begin % block : 0, &pw->cuts);
-            w->mat[i].data = data;
+            int32_t n = range_n(pw->stack);
+            XNEW_N(w->mat[i], (size_t)n);
+            for (int32_t k = 0; k < n; k++) {
+                wmat_init(&w->mat[i][k], pw->dtype, range_n(pw->row), range_n(pw->col),
+                          block == 256 ? pw->col.begin % block : 0, &pw->cuts);
+                w->mat[i][k].data = data + ROUND_UP(wmat_bytes(&w->mat[i][k]), 64) * (size_t)k;
+            }
         } else {
             w->vec[i] = (float *)data;
         }
@@ -40,6 +44,8 @@ void weights_free(struct weights *w)
         return;
     if (w->memory)
         big_free(w->memory, w->bytes);
+    for (int i = 0; i < w->plan->n_weights; i++)
+        xfree(w->mat[i]);
     xfree(w->mat);
     xfree(w->vec);
     xfree(w);

@@ -10,8 +10,8 @@
 
 struct weights {
     const struct plan *plan;
-    struct wmat *mat; /* [plan->n_weights]; data NULL for vectors */
-    float **vec;      /* [plan->n_weights]; NULL for matrices */
+    struct wmat **mat; /* [plan->n_weights]: one matrix, or this rank's stack of them; NULL for vectors */
+    float **vec;       /* [plan->n_weights]; NULL for matrices */
     void *memory;
     size_t bytes;
 };

@@ -1,5 +1,5 @@
-/* The input is a tokenizer.json. Where it can be read, texts of every kind are encoded with it, decoded at
- * once and token by token; the two must agree. */
+/* The input is a tokenizer.json, or a GGUF with a tokenizer in it. Where it can be read, texts of every kind
+ * are encoded with it, decoded at once and token by token; the two must agree. */
 
 #include <assert.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "formats/gguf.h"
 #include "text/tokenizer.h"
 
 static const char text[] =
@@ -33,7 +34,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tokenizer *t = NULL;
     struct err e = {0};
-    if (tokenizer_from_json((const char *)data, size, NULL, 0, "fuzz", &t, &e)) {
+    struct gguf *g = NULL;
+    int rc;
+    if (size > 4 && !memcmp(data, "GGUF", 4)) {
+        rc = gguf_open_bytes(data, size, "fuzz", &g, &e);
+        if (!rc)
+            rc = tokenizer_from_gguf(g, &t, &e);
+        gguf_close(g);
+    } else {
+        rc = tokenizer_from_json((const char *)data, size, NULL, 0, "fuzz", &t, &e);
+    }
+    if (rc) {
         assert(e.code < 0 && e.msg[0]);
         return 0;
     }

@@ -6,8 +6,10 @@
 #include "graph/maths.h"
 #include "graph/shape.h"
 
-static const char *const axis_names[AX_COUNT] = {"none", "token",   "out",      "vocab", "embed",
-                                                 "head", "kv_head", "head_dim", "ffn"};
+static const char *const axis_names[AX_COUNT] = {
+    "none",     "token",   "out",    "vocab",   "embed",      "head",   "kv_head",
+    "head_dim", "ffn",     "expert", "moe_ffn", "shared_ffn", "choice", "one",
+    "q_lora",   "kv_lora", "latent", "qk_dim",  "nope_dim",   "v_dim",  "pair"};
 
 static const struct {
     const char *name, *maths;
@@ -44,7 +46,7 @@ struct graph *graph_new(void)
     struct graph *g;
     XNEW(g);
     g->arena = arena_new();
-    g->logits = (val){-1};
+    g->logits = VAL_NONE;
     return g;
 }
 
@@ -56,6 +58,7 @@ void graph_free(struct graph *g)
     xfree(g->values);
     xfree(g->ops);
     xfree(g->ropes);
+    xfree(g->routings);
     xfree(g);
 }
 
@@ -114,20 +117,26 @@ val maths_weight(struct maths *m, const char *name, int n_dims, const enum axis 
     return v;
 }
 
-val graph_op(struct graph *g, enum op_kind kind, int layer, val a, val b, struct op attr)
+int op_inputs(const struct op *o)
+{
+    bool optional = o->kind == OP_ROUTE || o->kind == OP_KV_APPEND;
+    return optional && o->in[1].id < 0 ? 1 : rows[o->kind].n_in;
+}
+
+val graph_op(struct graph *g, enum op_kind kind, int layer, struct op attr)
 {
     struct op o = attr;
     o.kind = kind;
     o.layer = (int16_t)layer;
-    o.in[0] = a;
-    o.in[1] = b;
+    for (int i = rows[kind].n_in; i < GRAPH_MAX_IN; i++)
+        o.in[i] = VAL_NONE;
     struct value v = {.kind = kind == OP_KV_APPEND ? VAL_KV : VAL_ACT, .op = g->n_ops};
     if (layer >= g->n_layers)
         g->n_layers = layer + 1;
-    for (int i = 0; i < rows[kind].n_in; i++)
+    for (int i = 0; i < op_inputs(&o); i++)
         if (o.in[i].id < 0 || o.in[i].id >= g->n_values) {
             mistake(g, "op %d (%s): input %d does not exist", g->n_ops, op_name(kind), i);
-            return (val){-1};
+            return VAL_NONE;
         }
     struct err e = {0};
     if (rows[kind].shape(g, &o, &v, &e))
@@ -136,6 +145,20 @@ val graph_op(struct graph *g, enum op_kind kind, int layer, val a, val b, struct
     XGROW(g->ops, g->n_ops, g->cap_ops);
     g->ops[g->n_ops++] = o;
     return o.out;
+}
+
+int32_t graph_add_routing(struct graph *g, const struct routing *r)
+{
+    int32_t n = g->axis_n[AX_EXPERT];
+    if (r->k < 1 || r->k > n || r->n_group < 1 || n % r->n_group || r->topk_group < 1 ||
+        r->topk_group > r->n_group || r->k > n / r->n_group * r->topk_group ||
+        (r->group_top2 && n / r->n_group < 2))
+        mistake(g, "routing: %d of %d experts, in the %d best of %d groups, cannot be", r->k, n,
+                r->topk_group, r->n_group);
+    XGROW(g->routings, g->n_routings, g->cap_routings);
+    g->routings[g->n_routings] = *r;
+    graph_axis(g, AX_CHOICE, 2 * (int64_t)r->k);
+    return g->n_routings++;
 }
 
 static bool same_rope(const struct rope *a, const struct rope *b, int32_t n_factors)
@@ -203,7 +226,7 @@ void graph_select_rows(struct graph *g)
         return;
     }
     val x = g->ops[at].in[0];
-    struct op sel = {.kind = OP_SELECT, .layer = -1, .in = {x, {-1}}};
+    struct op sel = {.kind = OP_SELECT, .layer = -1, .in = {x, VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE}};
     struct value v = *graph_value(g, x);
     v.name = NULL;
     v.op = at;
@@ -233,7 +256,7 @@ int graph_finish(struct graph *g, struct err *e)
         struct err why = {0};
         if (g->values[o->out.id].op != i)
             mistake(g, "op %d (%s): its output names another producer", i, op_name(o->kind));
-        for (int k = 0; k < rows[o->kind].n_in; k++)
+        for (int k = 0; k < op_inputs(o); k++)
             if (g->values[o->in[k].id].op >= i)
                 mistake(g, "op %d (%s): input %d is computed later", i, op_name(o->kind), k);
         if (rows[o->kind].shape(g, o, &again, &why))

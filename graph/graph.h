@@ -28,6 +28,20 @@ enum axis {
     AX_KV_HEAD,
     AX_HEAD_DIM,
     AX_FFN,
+    AX_EXPERT,
+    AX_MOE_FFN,    /* inner width of one expert */
+    AX_SHARED_FFN, /* of the experts that every token passes */
+    AX_CHOICE,     /* 2k: k expert numbers, then their k weights */
+    AX_ONE,
+    /* latent attention (DeepSeek): what is cached is LATENT wide, its first KV_LORA elements serve as values
+       too */
+    AX_Q_LORA,
+    AX_KV_LORA,
+    AX_LATENT, /* KV_LORA, then the rotated key that heads share */
+    AX_QK_DIM, /* a query head: NOPE_DIM, then the rotated part */
+    AX_NOPE_DIM,
+    AX_V_DIM,
+    AX_PAIR, /* plans only: (token, chosen expert) pairs of a tick, grouped by expert */
     AX_COUNT
 };
 const char *axis_name(enum axis a);
@@ -40,10 +54,11 @@ enum op_kind {
 };
 const char *op_name(enum op_kind k);
 const char *op_maths(enum op_kind k);
-int op_n_in(enum op_kind k);
+int op_n_in(enum op_kind k); /* at most; ROUTE's bias and KV_APPEND's v may be absent */
 
 #define GRAPH_MAX_DIMS 4
-#define GRAPH_MAX_IN   2
+#define GRAPH_MAX_IN   5
+#define VAL_NONE       ((val){-1})
 
 typedef struct {
     int32_t id;
@@ -77,8 +92,19 @@ struct rope {
     int32_t original_max;                     /* llama3, yarn */
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn: cos and sin are multiplied by it; 1 elsewhere */
-    bool truncate;                            /* yarn: round the correction range */
+    double score_scale; /* yarn with mscale_all_dim: DeepSeek multiplies attention scores by its square */
+    bool truncate;      /* yarn: round the correction range */
     const float *freq_factors; /* [rot / 2] divisors of the plain frequencies, or NULL; owned by the graph */
+};
+
+/* How a router's logits become choices. Scores are softmax or sigmoid of the logits; what decides is the
+ * score plus the correction bias, if there is one. With groups, only experts of the topk_group best groups
+ * may be chosen; a group's worth is its best decision value, or the sum of its two best. A choice's weight is
+ * its score, perhaps normalised, times scale. */
+struct routing {
+    int32_t k, n_group, topk_group; /* n_group 1: no groups */
+    bool sigmoid, group_top2, normalise;
+    float scale;
 };
 
 struct op {
@@ -86,9 +112,13 @@ struct op {
     int16_t layer; /* -1: outside the layers */
     val in[GRAPH_MAX_IN], out;
     union {
-        float eps;    /* RMS_NORM */
-        int32_t rope; /* ROPE: index into graph->ropes */
-        int32_t glu;  /* GLU: enum glu_kind */
+        float eps;       /* RMS_NORM */
+        int32_t routing; /* ROUTE: index into graph->routings */
+        struct {
+            int32_t id;     /* index into graph->ropes */
+            int32_t offset; /* elements of a head before the rotated ones */
+        } rope;             /* ROPE */
+        int32_t glu;        /* GLU, EXPERTS: enum glu_kind */
         struct {
             float scale;
             int32_t window; /* a query sees the last `window` positions, itself included; 0: all */
@@ -106,8 +136,9 @@ struct graph {
     struct value *values;
     struct op *ops;
     struct rope *ropes;
-    int32_t n_values, n_ops, n_ropes, n_layers;
-    int32_t cap_values, cap_ops, cap_ropes;
+    struct routing *routings;
+    int32_t n_values, n_ops, n_ropes, n_routings, n_layers;
+    int32_t cap_values, cap_ops, cap_ropes, cap_routings;
     val logits;       /* [OUT, VOCAB] */
     struct err first; /* the first building mistake */
 };
@@ -119,7 +150,9 @@ void graph_axis(struct graph *g, enum axis a,
 
 /* The general builders; graph/maths.h gives them short names. layer may be -1. */
 val graph_weight(struct graph *g, const char *name, int n_dims, const enum axis *dims);
-val graph_op(struct graph *g, enum op_kind kind, int layer, val a, val b, struct op attr);
+/* attr.in holds the inputs; an absent optional one is VAL_NONE. */
+val graph_op(struct graph *g, enum op_kind kind, int layer, struct op attr);
+int32_t graph_add_routing(struct graph *g, const struct routing *r);
 int32_t graph_add_rope(struct graph *g, const struct rope *r); /* equal ropes share an index */
 
 /* The pass that keeps only wanted rows: inserts SELECT in front of the final norm, so that logits are [OUT,
@@ -133,6 +166,7 @@ int graph_finish(struct graph *g, struct err *e);
 /* Elements of one position of the value (product of its axes without TOKEN/OUT). */
 int64_t value_width(const struct graph *g, const struct value *v);
 bool value_has(const struct value *v, enum axis a);
+int op_inputs(const struct op *o);                    /* how many it has */
 int value_dim_of(const struct value *v, enum axis a); /* its index in dim, or -1 */
 static inline const struct value *graph_value(const struct graph *g, val v)
 {

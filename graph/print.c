@@ -31,7 +31,7 @@ static void print_ops(const struct graph *g, int32_t from, int32_t to, struct bu
     for (int32_t i = from; i < to; i++) {
         const struct op *o = &g->ops[i];
         buf_addf(out, "  %%%d = %s", i - from, op_name(o->kind));
-        for (int k = 0; k < op_n_in(o->kind); k++) {
+        for (int k = 0; k < op_inputs(o); k++) {
             buf_addc(out, ' ');
             print_value(g, o->in[k], from, out);
         }

@@ -6,9 +6,7 @@ void kernels_init(struct kernels *k, enum cpu_level level)
 {
     memset(k, 0, sizeof(*k));
     k->level = level;
-#if !defined(KERNELS_NO_MATMUL)
     matmul_kernels_init(&k->matmul, level);
-#endif
     rows_kernels_init(&k->rows, level);
     attention_kernels_init(&k->attention, level);
 }

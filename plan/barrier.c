@@ -16,21 +16,24 @@ struct access {
     enum manner manner;
 };
 
-static int accesses(const struct plan *p, const struct step *s, struct access a[6])
+static int accesses(const struct plan *p, const struct step *s, struct access a[2 + STEP_MAX_IN])
 {
     int n = 0;
     enum manner own = s->share == SHARE_ROWS   ? BY_ROWS
                       : s->share == SHARE_COLS ? BY_COLS
                       : s->share == SHARE_ONE  ? BY_ONE
                                                : BY_ALL;
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < STEP_MAX_IN; k++) {
         if (s->in[k] < 0 || p->slots[s->in[k]].kind == SLOT_WEIGHT)
             continue;
         /* a matmul reads its whole input; a selection reads rows that other threads may have made */
-        bool all = s->kind == OP_MATMUL || s->kind == OP_ATTEND || s->kind == OP_SELECT;
+        bool all = s->kind == OP_MATMUL || s->kind == OP_ATTEND || s->kind == OP_SELECT ||
+                   s->kind == OP_ABSORB || s->kind == OP_EXPAND || s->kind == STEP_EXPERT_GATHER ||
+                   (s->kind == STEP_EXPERT_COMBINE && k < 2);
         a[n++] = (struct access){s->in[k], false, all ? BY_ALL : own};
     }
-    a[n++] = (struct access){s->out, true, own};
+    if (s->kind != OP_SEND) /* its out is its in, for the printer's sake */
+        a[n++] = (struct access){s->out, true, own};
     if (s->tmp >= 0)
         a[n++] = (struct access){s->tmp, true, own};
     return n;
@@ -61,7 +64,7 @@ void plan_barriers(struct plan *p)
 {
     int32_t since = 0; /* first step after the last barrier */
     for (int32_t i = 1; i < p->n_steps; i++) {
-        struct access mine[6], theirs[6];
+        struct access mine[2 + STEP_MAX_IN], theirs[2 + STEP_MAX_IN];
         int n = accesses(p, &p->steps[i], mine);
         bool need = false;
         for (int32_t j = since; j < i && !need; j++) {

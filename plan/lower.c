@@ -42,7 +42,7 @@ static struct step *new_step(struct plan *p, int kind, int share, int layer, int
                        .share = (uint8_t)share,
                        .layer = (int16_t)layer,
                        .op = op,
-                       .in = {-1, -1, -1},
+                       .in = {-1, -1, -1, -1},
                        .out = -1,
                        .tmp = -1};
     return s;
@@ -72,6 +72,8 @@ static int32_t local_n(const struct plan *p, enum axis a, struct layout l)
 
 static size_t max_rows(const struct plan *p, int row_axis)
 {
+    if (row_axis == AX_PAIR)
+        return (size_t)p->opt.max_tokens * (size_t)(p->graph->axis_n[AX_CHOICE] / 2);
     return (size_t)(row_axis == AX_OUT ? p->opt.max_out : p->opt.max_tokens);
 }
 
@@ -107,15 +109,33 @@ static int n_inputs(const struct graph *g, val w)
             return graph_value(g, o->in[0])->n_dims - 1;
         if (o->kind == OP_EMBED && o->in[0].id == w.id)
             return 1;
+        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
+            if (o->in[k].id == w.id)
+                return 1;
+        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
+            return 1;
     }
     return 0;
 }
 
-static bool feeds_matmul(const struct graph *g, val w)
+/* One matrix for each expert, or for each head (latent attention's absorbed matrices). */
+static bool is_stacked(const struct value *w)
 {
+    bool heads = w->dim[0] == AX_HEAD && (w->dim[1] == AX_KV_LORA || w->dim[1] == AX_V_DIM);
+    return w->n_dims == 3 && (w->dim[0] == AX_EXPERT || heads);
+}
+
+/* What --quant may touch: weights that are multiplied with, but for the few that decide (routers and gates).
+ */
+static bool may_quantise(const struct graph *g, val w)
+{
+    const struct value *v = graph_value(g, w);
+    if (!is_stacked(v) && (value_has(v, AX_EXPERT) || value_has(v, AX_ONE)))
+        return false;
     for (int i = 0; i < g->n_ops; i++)
-        if (g->ops[i].kind == OP_MATMUL && g->ops[i].in[1].id == w.id)
-            return true;
+        for (int k = 1; k < op_inputs(&g->ops[i]); k++)
+            if ((g->ops[i].kind == OP_MATMUL || g->ops[i].kind == OP_EXPERTS) && g->ops[i].in[k].id == w.id)
+                return true;
     return false;
 }
 
@@ -128,7 +148,10 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
     if (n_inputs(g, w) == 0)
         return DT_F32;
     bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
-    if (q == QUANT_NONE || !is_float || !feeds_matmul(g, w))
+    const struct value *v = graph_value(g, w);
+    if (is_stacked(v) && v->dim[0] == AX_HEAD)
+        return is_float ? src : DT_F32; /* a part of a tensor, turned: no block format survives that */
+    if (q == QUANT_NONE || !is_float || !may_quantise(g, w))
         return src;
     bool head = value_has(graph_value(g, w), AX_VOCAB);
     return q == QUANT_W4 && !head ? DT_I4G : DT_I8C;
@@ -141,6 +164,7 @@ static struct layout implied_layout(const struct value *w, int n_in)
         case AX_HEAD:
         case AX_KV_HEAD:
         case AX_FFN:
+        case AX_SHARED_FFN:
         case AX_VOCAB:
             if (i == 0 || i == w->n_dims - n_in)
                 return split_on(w->dim[i]);
@@ -158,6 +182,10 @@ static int weight_layout(const struct lower *lo, val w, int n_in, struct layout 
     *ret = WHOLE;
     if (p->opt.tp == 1)
         return 0;
+    if (is_stacked(v)) {
+        *ret = split_on(v->dim[0] == AX_HEAD ? AX_HEAD : p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
+        return 0;
+    }
     *ret = implied_layout(v, n_in);
     for (int i = 0; i < p->opt.n_pins; i++)
         if (!strcmp(p->opt.pins[i].name, v->name))
@@ -184,8 +212,8 @@ static struct range side_range(const struct plan *p, const struct value *v, int 
         return (struct range){0, 1};
     enum axis a = v->dim[from];
     struct range r = {0, p->graph->axis_n[a]};
-    if (l.kind == LAY_SPLIT && l.axis == a)
-        r = plan_part(p, a, p->opt.rank, p->opt.tp);
+    if ((l.kind == LAY_SPLIT && l.axis == a) || a == AX_MOE_FFN)
+        r = split_mine(p, a);
     return (struct range){r.begin * inner, r.end * inner};
 }
 
@@ -198,21 +226,30 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     const struct graph *g = p->graph;
     const struct value *v = graph_value(g, w);
     int n_in = n_inputs(g, w);
-    struct plan_weight pw = {
-        .name = v->name, .matrix = n_in > 0, .src = lo->src[w.id], .dtype = lo->held[w.id], .layout = l};
+    struct plan_weight pw = {.name = v->name,
+                             .matrix = n_in > 0,
+                             .stacked = is_stacked(v),
+                             .stack = {0, 1},
+                             .src = lo->src[w.id],
+                             .dtype = lo->held[w.id],
+                             .layout = l};
     if (pw.matrix) {
-        int first_in = v->n_dims - n_in;
-        pw.row = side_range(p, v, 0, first_in, l);
+        int first = pw.stacked, first_in = v->n_dims - n_in;
+        if (pw.stacked)
+            pw.stack = l.kind == LAY_SPLIT || v->dim[0] == AX_EXPERT
+                           ? split_mine(p, v->dim[0])
+                           : (struct range){0, g->axis_n[v->dim[0]]};
+        pw.row = side_range(p, v, first, first_in, l);
         pw.col = side_range(p, v, first_in, v->n_dims, l);
         pw.all_rows = pw.all_cols = 1;
-        for (int d = 0; d < v->n_dims; d++)
+        for (int d = first; d < v->n_dims; d++)
             *(d < first_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
         pw.cuts = split_cuts(p, v, n_in, l);
         struct wmat m;
         int32_t block = dtype_info(pw.dtype)->block;
         wmat_init(&m, pw.dtype, range_n(pw.row), range_n(pw.col), block == 256 ? pw.col.begin % block : 0,
                   &pw.cuts);
-        pw.bytes = wmat_bytes(&m);
+        pw.bytes = ROUND_UP(wmat_bytes(&m), 64) * (size_t)range_n(pw.stack);
     } else {
         pw.row = (struct range){0, 1};
         pw.col = side_range(p, v, 0, v->n_dims, l);
@@ -336,16 +373,64 @@ static bool made_by_columns(const struct plan *p, int32_t slot)
     return false;
 }
 
-static int share_of(const struct plan *p, enum op_kind k, const int32_t in[3])
+static int share_of(const struct plan *p, enum op_kind k, const int32_t *in)
 {
     if (k == OP_MATMUL)
         return SHARE_COLS;
-    if (k == OP_ATTEND)
-        return SHARE_HEADS;
+    if (k == OP_ATTEND || k == OP_ABSORB || k == OP_EXPAND)
+        return SHARE_TASKS;
     /* elementwise on fresh columns: stay with the thread that computed them, no barrier */
     if ((k == OP_ADD || k == OP_GLU) && (made_by_columns(p, in[0]) || made_by_columns(p, in[1])))
         return SHARE_COLS;
     return SHARE_ROWS;
+}
+
+/* A slot with a row for each (token, chosen expert) pair. */
+static int32_t pair_slot(struct plan *p, int32_t width, size_t row_bytes)
+{
+    struct slot s = {
+        .kind = SLOT_WORK, .v = VAL_NONE, .row_axis = AX_PAIR, .width = width, .row_bytes = row_bytes};
+    s.n_dims = width > 0;
+    s.dim[0] = AX_MOE_FFN;
+    s.dim_n[0] = width;
+    s.bytes = row_bytes * max_rows(p, AX_PAIR);
+    return new_slot(p, s);
+}
+
+static struct step *expert_step(struct plan *p, int kind, int share, int32_t op, int32_t out, int32_t a,
+                                int32_t b, int32_t c, int32_t d)
+{
+    const int32_t in[STEP_MAX_IN] = {a, b, c, d};
+    struct step *s = new_step(p, kind, share, p->graph->ops[op].layer, op);
+    memcpy(s->in, in, sizeof(in));
+    s->out = out;
+    return s;
+}
+
+/* Experts as steps: tokens grouped by expert once, then each expert's matrices meet all its tokens together.
+ */
+static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32_t out)
+{
+    struct plan *p = lo->p;
+    const struct op *o = &p->graph->ops[op];
+    const struct plan_weight *gate = &p->weights[p->slots[in[2]].weight],
+                             *down = &p->weights[p->slots[in[4]].weight];
+    int32_t k = p->graph->axis_n[AX_CHOICE] / 2, ffn = range_n(gate->row), embed = p->graph->axis_n[AX_EMBED];
+    /* index: first pair of each expert, then per token k pairs' tokens and k places (exec/experts.c) */
+    int32_t index = staging_slot(p, AX_TOKEN, sizeof(int32_t) * 2 * (size_t)k);
+    p->slots[index].bytes += sizeof(int32_t) * (size_t)(range_n(gate->stack) + 2);
+    expert_step(p, STEP_EXPERT_SORT, SHARE_ONE, op, index, in[1], in[2], -1, -1);
+    int32_t x = as_quantised(lo, in[0], gate, o->layer);
+    int32_t xs = pair_slot(p, embed, p->slots[x].row_bytes);
+    p->slots[xs].act = p->slots[x].act;
+    expert_step(p, STEP_EXPERT_GATHER, SHARE_ROWS, op, xs, x, index, in[2], -1);
+    int32_t h = pair_slot(p, ffn, sizeof(float) * (size_t)ffn),
+            up = pair_slot(p, ffn, sizeof(float) * (size_t)ffn);
+    expert_step(p, STEP_EXPERT_UP, SHARE_TASKS, op, h, xs, index, in[2], in[3])->tmp = up;
+    int32_t hq = as_quantised(lo, h, down, o->layer);
+    int32_t y = pair_slot(p, embed, sizeof(float) * (size_t)embed);
+    expert_step(p, STEP_EXPERT_DOWN, SHARE_TASKS, op, y, hq, index, in[4], -1);
+    expert_step(p, STEP_EXPERT_COMBINE, SHARE_ROWS, op, out, y, index, in[1], in[2]);
 }
 
 static void lower_op(struct lower *lo, int32_t i)
@@ -353,33 +438,47 @@ static void lower_op(struct lower *lo, int32_t i)
     struct plan *p = lo->p;
     const struct graph *g = p->graph;
     const struct op *o = &g->ops[i];
-    struct layout have[2] = {WHOLE, WHOLE}, want[2] = {WHOLE, WHOLE}, out = WHOLE;
-    int n_in = op_n_in(o->kind);
+    struct layout have[GRAPH_MAX_IN] = {{0}}, want[GRAPH_MAX_IN] = {{0}}, out = WHOLE;
+    int n_in = op_inputs(o);
     for (int k = 0; k < n_in; k++)
         have[k] = lo->native[o->in[k].id];
     split_rule_of(o->kind)(g, o, have, want, &out);
-    int32_t in[3] = {-1, -1, -1};
+    int32_t in[GRAPH_MAX_IN] = {-1, -1, -1, -1, -1};
     for (int k = 0; k < n_in; k++)
         in[k] = as_layout(lo, o->in[k], want[k]);
     if (o->kind == OP_MATMUL)
         in[0] = as_quantised(lo, in[0], &p->weights[p->slots[in[1]].weight], o->layer);
     if (o->kind == OP_ROPE)
-        in[2] = lo->rope_table[o->rope];
+        in[2] = lo->rope_table[o->rope.id];
     int32_t slot;
     if (o->kind == OP_KV_APPEND) {
         struct slot kv = {.kind = SLOT_KV, .v = o->out, .layout = out, .layer = p->n_kv_layers++};
         kv.dim_n[0] = local_n(p, AX_KV_HEAD, out);
-        p->kv_record_bytes = kv_record_bytes(p->opt.kv, g->axis_n[AX_HEAD_DIM]);
-        kv.row_bytes = 2 * (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens * p->kv_record_bytes;
+        bool latent = op_inputs(o) == 1;
+        if (latent)
+            kv.dim_n[0] = 1;
+        kv.kv.k_dim = g->axis_n[latent ? AX_LATENT : AX_HEAD_DIM];
+        kv.kv.v_dim = g->axis_n[latent ? AX_KV_LORA : AX_HEAD_DIM];
+        kv.kv.k_record = kv_record_bytes(p->opt.kv, kv.kv.k_dim);
+        kv.kv.v_record =
+            latent && p->opt.kv != KV_I8 ? kv.kv.k_record : kv_record_bytes(p->opt.kv, kv.kv.v_dim);
+        size_t records = (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens;
+        if (!latent || p->opt.kv == KV_I8)
+            kv.kv.v_at = records * kv.kv.k_record;
+        kv.row_bytes = records * kv.kv.k_record + (kv.kv.v_at ? records * kv.kv.v_record : 0);
         kv.offset = p->kv_page_bytes;
         p->kv_page_bytes += kv.row_bytes;
         slot = new_slot(p, kv);
     } else {
         slot = act_slot(p, o->out, out);
     }
-    struct step *s = new_step(p, o->kind, share_of(p, o->kind, in), o->layer, i);
-    memcpy(s->in, in, sizeof(in));
-    s->out = slot;
+    if (o->kind == OP_EXPERTS) {
+        lower_experts(lo, i, in, slot);
+    } else {
+        struct step *s = new_step(p, o->kind, share_of(p, o->kind, in), o->layer, i);
+        memcpy(s->in, in, sizeof(s->in));
+        s->out = slot;
+    }
     lo->native[o->out.id] = out;
     add_form(lo, o->out, out, slot);
 }
@@ -420,6 +519,78 @@ static void release(struct lower *lo)
     xfree(lo->rope_table);
 }
 
+/* --- pipeline stages --- */
+
+/* The stage that an op belongs to: its layer's; before the layers the first, after them the last. */
+static int stage_of_op(const struct plan *p, int32_t op)
+{
+    int layer = p->graph->ops[op].layer, s = 0;
+    if (layer < 0) {
+        for (int32_t i = op; i < p->graph->n_ops; i++)
+            if (p->graph->ops[i].layer >= 0)
+                return 0;
+        return p->opt.pp - 1;
+    }
+    while (layer >= p->stage_end[s])
+        s++;
+    return s;
+}
+
+/* Does value v, made in stage s or before, go on beyond it? */
+static bool crosses(const struct plan *p, int32_t v, int s)
+{
+    const struct graph *g = p->graph;
+    if (g->values[v].kind != VAL_ACT || stage_of_op(p, g->values[v].op) > s)
+        return false;
+    for (int i = 0; i < g->n_ops; i++)
+        for (int k = 0; k < op_inputs(&g->ops[i]); k++)
+            if (g->ops[i].in[k].id == v && stage_of_op(p, i) > s)
+                return true;
+    return false;
+}
+
+/* Both sides of a boundary walk the crossing values in the order of their ids. In a decoder there is one: the
+ * residual. */
+static void receive_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage > 0; v++) {
+        if (!crosses(p, v, p->opt.stage - 1))
+            continue;
+        int32_t slot = act_slot(p, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_RECV, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->out = slot;
+        lo->native[v] = WHOLE;
+        add_form(lo, (val){v}, WHOLE, slot);
+    }
+}
+
+static void send_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage < p->opt.pp - 1; v++) {
+        if (!crosses(p, v, p->opt.stage))
+            continue;
+        int32_t slot = as_layout(lo, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_SEND, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->in[0] = slot;
+        s->out = slot;
+    }
+}
+
+/* What all ranks must see alike, whichever of it they hold. */
+static void digest_weights(struct lower *lo)
+{
+    const struct graph *g = lo->p->graph;
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VAL_WEIGHT)
+            buf_addf(&b, "%s %d %d %d.%d\n", g->values[i].name, lo->src[i], lo->held[i], lo->native[i].kind,
+                     lo->native[i].axis);
+    lo->p->weights_digest = plan_digest(b.s, b.len);
+    buf_release(&b);
+}
+
 int plan_lower(struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
@@ -437,18 +608,26 @@ int plan_lower(struct plan *p, struct err *e)
         split_granularity(p, lo.held);
         rc = split_check(p, e);
     }
+    if (!rc) {
+        split_stages(p, lo.held);
+        p->layers = plan_stage(p, p->opt.stage);
+    }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
         int n_in = n_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }
-    if (!rc)
+    if (!rc) {
+        digest_weights(&lo);
         rope_tables(&lo);
-    for (int i = 0; i < g->n_ops && !rc; i++)
-        lower_op(&lo, i);
-    if (!rc)
-        p->logits = as_layout(&lo, g->logits, WHOLE);
+        receive_values(&lo);
+        for (int i = 0; i < g->n_ops; i++)
+            if (stage_of_op(p, i) == p->opt.stage)
+                lower_op(&lo, i);
+        send_values(&lo);
+        p->logits = p->opt.stage == p->opt.pp - 1 ? as_layout(&lo, g->logits, WHOLE) : -1;
+    }
     release(&lo);
     return rc;
 }

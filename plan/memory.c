@@ -15,7 +15,8 @@ static void touch(struct plan *p, int32_t slot, int32_t step)
 /* These read element i of in[0] only to write element i of out, so out may lie where in[0] lay. */
 static bool in_place(int kind)
 {
-    return kind == OP_ADD || kind == OP_ROPE || kind == OP_GLU || kind == OP_ALLREDUCE || kind == OP_RMS_NORM;
+    return kind == OP_ADD || kind == OP_ROPE || kind == OP_GLU || kind == OP_ALLREDUCE ||
+           kind == OP_RMS_NORM || kind == OP_GATE || kind == OP_NORM_PART;
 }
 
 static void share_storage(struct plan *p)
@@ -78,10 +79,11 @@ void plan_place(struct plan *p)
         const struct step *s = &p->steps[i];
         touch(p, s->out, i);
         touch(p, s->tmp, i);
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < STEP_MAX_IN; k++)
             touch(p, s->in[k], i);
     }
-    p->slots[p->logits].last = p->n_steps; /* read after the tick */
+    if (p->logits >= 0)
+        p->slots[p->logits].last = p->n_steps; /* read after the tick */
     share_storage(p);
     assign_offsets(p);
 }

@@ -25,6 +25,8 @@ static void print_slot(const struct plan *p, int32_t i, int32_t base, struct buf
     if (s->kind == SLOT_WEIGHT) {
         const struct plan_weight *w = &p->weights[s->weight];
         buf_adds(out, short_name(w->name));
+        if (w->stacked)
+            buf_addf(out, "[%d..%d]", w->stack.begin, w->stack.end);
         if (w->matrix)
             buf_addf(out, "[%s %dx%d of %lldx%lld ", dtype_name(w->dtype), range_n(w->row), range_n(w->col),
                      (long long)w->all_rows, (long long)w->all_cols);
@@ -43,7 +45,7 @@ static void print_slot(const struct plan *p, int32_t i, int32_t base, struct buf
     buf_addf(out, "%%%d", i - base);
     if (s->act.kind != ACT_F32)
         buf_adds(out, s->act.kind == ACT_Q32 ? "q32" : "qc");
-    buf_addf(out, "[%s", s->row_axis == AX_OUT ? "out" : "token");
+    buf_addf(out, "[%s", axis_name(s->row_axis));
     for (int d = 0; d < s->n_dims; d++)
         buf_addf(out, ",%s=%d", axis_name(s->dim[d]), s->dim_n[d]);
     buf_addc(out, ' ');
@@ -68,7 +70,7 @@ static void print_steps(const struct plan *p, int32_t from, int32_t to, struct b
         buf_addf(out, "  %c%c %-14s ", s->barrier ? '|' : ' ', shares[s->share], step_name(s->kind));
         print_slot(p, s->out, base, out);
         buf_adds(out, " <-");
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < STEP_MAX_IN; k++)
             if (s->in[k] >= 0 && !(s->kind == OP_ROPE && k == 2)) {
                 buf_addc(out, ' ');
                 print_slot(p, s->in[k], base, out);
@@ -81,6 +83,9 @@ static void print_steps(const struct plan *p, int32_t from, int32_t to, struct b
 
 void plan_print(const struct plan *p, struct buf *out)
 {
+    if (p->opt.pp > 1)
+        buf_addf(out, "stage %d of %d, layers %d to %d; ", p->opt.stage, p->opt.pp, p->layers.begin,
+                 p->layers.end - 1);
     buf_addf(out, "rank %d of %d; bits %s\n", p->opt.rank, p->opt.tp,
              p->bits_equal ? "as on one rank" : p->why_not);
     struct buf last = BUF_INIT, now = BUF_INIT, fold = BUF_INIT;

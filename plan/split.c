@@ -39,8 +39,28 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n)
     return (struct range){bound(axis_n[a], p->gran[a], r, n), bound(axis_n[a], p->gran[a], r + 1, n)};
 }
 
+void split_place(const struct plan *p, enum axis a, int *ret_rank, int *ret_n)
+{
+    int within = p->opt.tp / p->opt.ep; /* the fast index, as in MindFormers */
+    *ret_rank = a == AX_EXPERT ? p->opt.rank / within : a == AX_MOE_FFN ? p->opt.rank % within : p->opt.rank;
+    *ret_n = a == AX_EXPERT ? p->opt.ep : a == AX_MOE_FFN ? within : p->opt.tp;
+}
+
+struct range split_mine(const struct plan *p, enum axis a)
+{
+    int rank, n;
+    split_place(p, a, &rank, &n);
+    return plan_part(p, a, rank, n);
+}
+
 /* An axis that integer weights contract must be cut at multiples of their groups of 32: with inner axes of m
  * elements behind it, at multiples of 32 / gcd(32, m). */
+static void need_groups(struct plan *p, enum axis a, int32_t inner)
+{
+    int32_t need = 32 / gcd(32, inner), *have = &p->gran[a];
+    *have = *have / gcd(*have, need) * need;
+}
+
 void split_granularity(struct plan *p, const enum dtype *held)
 {
     const struct graph *g = p->graph;
@@ -48,22 +68,24 @@ void split_granularity(struct plan *p, const enum dtype *held)
         p->gran[a] = 1;
     for (int i = 0; i < g->n_ops; i++) {
         const struct op *o = &g->ops[i];
+        if (o->kind == OP_EXPERTS && act_kind_of(held[o->in[2].id]) != ACT_F32)
+            need_groups(p, AX_EMBED, 1);
+        if (o->kind == OP_EXPERTS && act_kind_of(held[o->in[4].id]) != ACT_F32)
+            need_groups(p, AX_MOE_FFN, 1);
         if (o->kind != OP_MATMUL || act_kind_of(held[o->in[1].id]) == ACT_F32)
             continue;
         const struct value *x = graph_value(g, o->in[0]);
         int32_t inner = 1;
         for (int d = 2; d < x->n_dims; d++)
             inner *= g->axis_n[x->dim[d]];
-        int32_t need = 32 / gcd(32, inner);
-        int32_t *have = &p->gran[x->dim[1]];
-        *have = *have / gcd(*have, need) * need;
+        need_groups(p, x->dim[1], inner);
     }
 }
 
 void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, struct buf *out)
 {
     int32_t units = INT32_MAX;
-    const enum axis cut[] = {AX_HEAD, AX_FFN};
+    const enum axis cut[] = {AX_HEAD, AX_FFN, AX_SHARED_FFN};
     for (size_t i = 0; i < ARRAY_LEN(cut); i++)
         if (g->axis_n[cut[i]])
             units = MIN(units, (g->axis_n[cut[i]] + gran[cut[i]] - 1) / gran[cut[i]]);
@@ -84,13 +106,47 @@ static void explain_bits(struct plan *p)
                  "the summation tree has %d chunks, which %d ranks cannot share evenly; degrees 1, 2, 4 and "
                  "8 keep the bits",
                  YOKE_CHUNKS, n);
+    else if (p->graph->axis_n[AX_EXPERT] && p->opt.ep != n) {
+        p->bits_equal = false;
+        snprintf(p->why_not, sizeof(p->why_not),
+                 "experts are sliced over %d ranks, so that weighted sums of parts are added; --ep %d keeps "
+                 "them whole, and the bits",
+                 n / p->opt.ep, n);
+    }
+}
+
+static int check_experts(const struct plan *p, struct err *e)
+{
+    const struct graph *g = p->graph;
+    int ep = p->opt.ep, n = p->opt.tp, experts = g->axis_n[AX_EXPERT];
+    struct buf legal = BUF_INIT;
+    if (ep == 1 && !experts)
+        return 0;
+    int32_t inner = experts ? (g->axis_n[AX_MOE_FFN] + p->gran[AX_MOE_FFN] - 1) / p->gran[AX_MOE_FFN] : 0;
+    for (int i = 1; i <= n && experts; i++)
+        if (n % i == 0 && i <= experts && n / i <= inner)
+            buf_addf(&legal, "%s%d", legal.len ? ", " : "", i);
+    int rc = 0;
+    if (!experts)
+        rc =
+            err_set(e, ERR_SPLIT, "expert parallelism of %d: this model has no experts; only 1 is legal", ep);
+    else if (n % ep || ep > experts || n / ep > inner)
+        rc = err_set(e, ERR_SPLIT,
+                     "expert parallelism of %d over %d ranks, %d experts of %d: legal degrees for them: %s",
+                     ep, n, experts, g->axis_n[AX_MOE_FFN], legal.len ? legal.s : "none; use fewer ranks");
+    buf_release(&legal);
+    return rc;
 }
 
 int split_check(struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
+    if (p->opt.pp > g->n_layers)
+        return err_set(e, ERR_SPLIT,
+                       "pipeline parallelism of %d: the model has %d layers; legal degrees are 1 to %d",
+                       p->opt.pp, g->n_layers, g->n_layers);
     int n = p->opt.tp;
-    const enum axis cut[] = {AX_HEAD, AX_FFN};
+    const enum axis cut[] = {AX_HEAD, AX_FFN, AX_SHARED_FFN};
     for (size_t i = 0; i < ARRAY_LEN(cut) && n > 1; i++) {
         enum axis a = cut[i];
         if (!g->axis_n[a])
@@ -111,7 +167,69 @@ int split_check(struct plan *p, struct err *e)
         return ERR_SPLIT;
     }
     explain_bits(p);
-    return 0;
+    return check_experts(p, e);
+}
+
+/* Bytes of one layer's weights, all ranks together. */
+static void layer_costs(const struct plan *p, const enum dtype *held, double *cost, double *head)
+{
+    const struct graph *g = p->graph;
+    *head = 0;
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct op *o = &g->ops[i];
+        for (int k = 0; k < op_inputs(o); k++) {
+            const struct value *w = graph_value(g, o->in[k]);
+            if (w->kind != VAL_WEIGHT || o->kind == OP_EMBED)
+                continue;
+            enum dtype t = held[o->in[k].id];
+            const struct dtype_info *d = dtype_info(t == DT_I4G ? DT_Q4_0 : t == DT_I8C ? DT_I8 : t);
+            double bytes = (double)value_width(g, w) * d->block_bytes / d->block;
+            *(o->layer < 0 ? head : &cost[o->layer]) += bytes;
+        }
+    }
+}
+
+/* Can n stages hold all layers with none above `most`? The last one has the head too. Greedy; fills end if it
+ * can. */
+static bool fits_stages(const double *cost, int layers, double head, int n, double most, int32_t *end)
+{
+    int at = 0;
+    for (int s = 0; s < n; s++) {
+        double sum = s == n - 1 ? head : 0;
+        int least = at + 1, left = n - 1 - s; /* every stage has a layer */
+        while (at < layers - left && (at < least || sum + cost[at] <= most))
+            sum += cost[at++];
+        end[s] = at;
+        if (sum > most)
+            return false;
+    }
+    return at == layers;
+}
+
+void split_stages(struct plan *p, const enum dtype *held)
+{
+    int layers = p->graph->n_layers, n = p->opt.pp;
+    double *cost, head, low = 0, high;
+    XNEW_N(cost, (size_t)layers);
+    XNEW_N(p->stage_end, (size_t)n);
+    layer_costs(p, held, cost, &head);
+    high = head;
+    for (int l = 0; l < layers; l++)
+        high += cost[l];
+    for (int i = 0; i < 60; i++) { /* bisection on the largest stage */
+        double mid = (low + high) / 2;
+        if (fits_stages(cost, layers, head, n, mid, p->stage_end))
+            high = mid;
+        else
+            low = mid;
+    }
+    fits_stages(cost, layers, head, n, high, p->stage_end);
+    xfree(cost);
+}
+
+struct range plan_stage(const struct plan *p, int stage)
+{
+    return (struct range){stage ? p->stage_end[stage - 1] : 0, p->stage_end[stage]};
 }
 
 /* The chunks of a weight's columns that a rank holds, counted from its own first column. */
@@ -124,15 +242,16 @@ struct cuts split_cuts(const struct plan *p, const struct value *w, int n_in, st
     for (int d = first + 1; d < w->n_dims; d++)
         inner *= g->axis_n[w->dim[d]];
     struct range mine = {0, n};
-    if (l.kind == LAY_SPLIT && l.axis == outer)
-        mine = plan_part(p, outer, p->opt.rank, p->opt.tp);
     struct cuts c = {0};
-    /* with 8 % tp == 0 the chunks inside `mine` are whole; otherwise they are clipped to it */
-    bool tree = !(l.kind == LAY_SPLIT && l.axis == outer) || YOKE_CHUNKS % p->opt.tp == 0;
-    int c0 = 0, c1 = YOKE_CHUNKS;
-    if (tree && l.kind == LAY_SPLIT && l.axis == outer) {
-        c0 = p->opt.rank * YOKE_CHUNKS / p->opt.tp;
-        c1 = c0 + YOKE_CHUNKS / p->opt.tp;
+    int c0 = 0, c1 = YOKE_CHUNKS, rank, ranks;
+    split_place(p, outer, &rank, &ranks);
+    /* with 8 % ranks == 0 the chunks inside `mine` are whole; otherwise they are clipped to it */
+    if ((l.kind == LAY_SPLIT && l.axis == outer) || (outer == AX_MOE_FFN && ranks > 1)) {
+        mine = plan_part(p, outer, rank, ranks);
+        if (YOKE_CHUNKS % ranks == 0) {
+            c0 = rank * YOKE_CHUNKS / ranks;
+            c1 = c0 + YOKE_CHUNKS / ranks;
+        }
     }
     for (int i = c0; i < c1; i++) {
         int32_t end = MIN(MAX(bound(n, p->gran[outer], i + 1, YOKE_CHUNKS), mine.begin), mine.end);

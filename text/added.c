@@ -94,6 +94,8 @@ void trie_split(const struct trie *t, const struct added_token *added, const cha
         at = end;
         if ((skip_special && a->special) || (a->single_word && in_word(text, n, start, end)))
             continue;
+        if (a->lstrip && start < done)
+            start = done;
         while (a->lstrip && start > done) {
             size_t before = utf8_before(text, start);
             if (!uni_is_space(utf8_get(text + before, &len)))
@@ -102,11 +104,10 @@ void trie_split(const struct trie *t, const struct added_token *added, const cha
         }
         while (a->rstrip && end < n && uni_is_space(utf8_get(text + end, &len)))
             end += len;
-        if (start < done) /* the last one has taken the white space that this one consists of */
-            start = done;
         if (done < start)
             push(out, done, start, -1);
-        push(out, start, end, token);
+        if (start < end) /* else the last one has taken the white space that this one consists of */
+            push(out, start, end, token);
         done = end;
     }
     if (done < n)

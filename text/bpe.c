@@ -199,7 +199,21 @@ static void propose(const struct bpe *b, const char *text, bool allow_special, i
     uint32_t rank;
     const struct bpe_symbol *l = &s->symbol[left], *r = &s->symbol[right];
     if (mergeable(b, text, l, r, allow_special, &result, &rank))
-        heap_push(s, (struct bpe_candidate){(uint64_t)rank << 32 | (uint32_t)left, result, l->len + r->len});
+        heap_push(s, (struct bpe_candidate){(uint64_t)rank << 32 | (uint32_t)left, result, l->id, r->id,
+                                            l->len + r->len});
+}
+
+/* tokenizers asks whether the pair still makes the same token, which differs from whether it is the same pair
+ * only where symbols do not spell their text (unknown characters, bytes). */
+static bool is_current(const struct bpe *b, const char *text, bool allow_special,
+                       const struct bpe_candidate *c, const struct bpe_symbol *l, const struct bpe_symbol *r)
+{
+    int32_t result;
+    uint32_t rank;
+    if (b->score_rank)
+        return l->len + r->len == c->len;
+    return (l->id == c->left && r->id == c->right) ||
+           (mergeable(b, text, l, r, allow_special, &result, &rank) && result == c->result);
 }
 
 static void merge_all(const struct bpe *b, const char *text, bool allow_special, struct bpe_scratch *s)
@@ -209,16 +223,12 @@ static void merge_all(const struct bpe *b, const char *text, bool allow_special,
         propose(b, text, allow_special, (int32_t)i - 1, (int32_t)i, s);
     while (s->n_heap) {
         struct bpe_candidate c = heap_pop(s);
-        int32_t at = (int32_t)(uint32_t)c.order, result;
-        uint32_t rank;
+        int32_t at = (int32_t)(uint32_t)c.order;
         struct bpe_symbol *l = &s->symbol[at];
         if (!l->len || l->next < 0)
             continue;
         struct bpe_symbol *r = &s->symbol[l->next];
-        /* Out of date, if its parts have grown since. tokenizers asks whether the pair still makes the same
-         * token, which differs only where symbols do not spell their text (unknown characters, bytes). */
-        if (b->score_rank ? l->len + r->len != c.len
-                          : !mergeable(b, text, l, r, allow_special, &result, &rank) || result != c.result)
+        if (!is_current(b, text, allow_special, &c, l, r))
             continue;
         l->id = c.result;
         l->len += r->len;

@@ -66,7 +66,8 @@ struct bpe_scratch {
     struct bpe_candidate {
         uint64_t order; /* rank << 32 | position of the left symbol */
         int32_t result;
-        uint32_t len; /* of both parts together, to recognise what is out of date (sentencepiece) */
+        int32_t left, right; /* the symbols' ids, and the length of both together, when this was proposed: */
+        uint32_t len;        /* what has changed since is out of date */
     } * heap;
     size_t n_heap, cap_heap;
     uint64_t work; /* heap operations, for tests of linearity */

@@ -439,8 +439,15 @@ int decoder_add_json(struct decoder *d, const json_t *v, const char *where, stru
         rc = json_get_string(v, "content", "", where, &content, e);
         if (rc)
             return rc;
-        return pattern_from_json(json_object_get(v, "pattern"), where,
-                                 &decoder_add(d, DECODE_REPLACE, content)->pattern, e);
+        struct decoder_step *p = decoder_add(d, DECODE_REPLACE, content);
+        rc = pattern_from_json(json_object_get(v, "pattern"), where, &p->pattern, e);
+        size_t factor = p->pattern.literal ? p->n_content / p->pattern.n_literal : 2 * p->n_content;
+        d->growth = MAX(d->growth, 1) * MAX(factor, 1);
+        if (!rc && d->growth > DECODER_MAX_GROWTH)
+            rc = err_set(e, ERR_LIMIT,
+                         "%s: the decoder's replacements can make text more than %d times longer", where,
+                         DECODER_MAX_GROWTH);
+        return rc;
     }
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: decoder \"%s\" is not supported; supported are ByteLevel, ByteFallback,"

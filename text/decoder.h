@@ -37,7 +37,10 @@ struct decoder_step {
 struct decoder {
     struct decoder_step *step;
     size_t n_steps, cap_steps;
+    size_t growth; /* how many times longer replacements can make a token: decoding knows no errors, so this
+                      is bounded when the file is read */
 };
+#define DECODER_MAX_GROWTH 4096
 
 int decoder_add_json(struct decoder *d, const json_t *v, const char *where, struct err *e);
 struct decoder_step *decoder_add(struct decoder *d, enum decoder_kind kind, const char *content);

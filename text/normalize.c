@@ -259,8 +259,13 @@ static void strip(const struct normalizer_step *p, struct buf *text, size_t *hea
     *head = *head > from ? *head - from : 0;
 }
 
+static int grows(struct err *e)
+{
+    return err_set(e, ERR_LIMIT, "the text grows more than %d-fold when it is normalised", TEXT_MAX_GROWTH);
+}
+
 static int replace(const struct normalizer_step *p, struct text_scratch *s, const struct buf *text,
-                   struct buf *out, size_t *head, struct err *e)
+                   struct buf *out, size_t *head, size_t limit, struct err *e)
 {
     int rc = pattern_find_all(&p->pattern, s->regex, text->s, text->len, &s->matches, e);
     if (rc)
@@ -273,8 +278,8 @@ static int replace(const struct normalizer_step *p, struct text_scratch *s, cons
         if (*head > from)
             new_head += MIN(start, *head) - from;
         if (!last) {
-            if (p->n_content > ((size_t)1 << 30) || out->len + p->n_content > ((size_t)1 << 30))
-                return err_set(e, ERR_LIMIT, "the text grows beyond 2^30 bytes when it is normalised");
+            if (out->len > limit)
+                return grows(e);
             buf_add(out, p->content, p->n_content);
             if (*head >= end && *head) /* what is put in counts as its match's last byte */
                 new_head += p->n_content;
@@ -293,11 +298,14 @@ static bool same_head(const struct buf *a, const struct buf *b, size_t n)
 int normalizer_run(const struct normalizer *n, struct text_scratch *s, struct buf *text, size_t *head,
                    struct err *e)
 {
+    size_t limit = text->len * TEXT_MAX_GROWTH + 65536;
     for (size_t i = 0; i < n->n_steps; i++) {
         const struct normalizer_step *p = &n->step[i];
         struct buf *out = &s->spare;
         if (!text->len)
             return 0;
+        if (text->len > limit)
+            return grows(e);
         buf_clear(out);
         switch (p->kind) {
         case NFC:
@@ -322,17 +330,21 @@ int normalizer_run(const struct normalizer *n, struct text_scratch *s, struct bu
             buf_add(out, text->s, text->len);
             *head += *head ? p->n_content : 0;
             break;
-        case BYTE_LEVEL:
-            byte_level_add(out, text->s, text->len);
+        case BYTE_LEVEL: {
+            size_t n_head = *head;
+            byte_level_add(out, text->s, n_head);
+            *head = out->len;
+            byte_level_add(out, text->s + n_head, text->len - n_head);
             break;
+        }
         case REPLACE: {
-            int rc = replace(p, s, text, out, head, e);
+            int rc = replace(p, s, text, out, head, limit, e);
             if (rc)
                 return rc;
             break;
         }
         }
-        if (p->kind != PREPEND && p->kind != REPLACE && *head && !same_head(text, out, *head)) {
+        if (p->kind < PREPEND && *head && !same_head(text, out, *head)) {
             size_t len = 0, gone = 0;
             if (p->kind == STRIP_ACCENTS && uni_is_combining(utf8_get(text->s, &gone)))
                 *head = 0;

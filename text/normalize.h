@@ -13,6 +13,10 @@
 #include "base/err.h"
 #include "text/regex.h"
 
+/* Steps that a file puts together may let a text grow without end; the published ones keep within threefold,
+ * and compatibility forms within 18. */
+#define TEXT_MAX_GROWTH 64
+
 /* A pattern is a literal string or a regular expression. */
 struct pattern {
     char *literal; /* NULL: regex */

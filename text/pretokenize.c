@@ -264,10 +264,11 @@ static int byte_level(const struct pretokenizer_step *p, struct text_scratch *s,
         else
             add_piece(&cuts, 0, n, head);
         for (size_t k = 0; k < cuts.n; k++) {
-            size_t at = out->text.len;
-            byte_level_add(&out->text, text + cuts.v[k].at, cuts.v[k].len);
-            size_t len = out->text.len - at;
-            add_piece(out, at, len, cuts.v[k].head ? MIN(len, 2 * (size_t)cuts.v[k].head) : 0);
+            size_t at = out->text.len, from = cuts.v[k].at, n_head = cuts.v[k].head;
+            byte_level_add(&out->text, text + from, n_head);
+            size_t head_end = out->text.len;
+            byte_level_add(&out->text, text + from + n_head, cuts.v[k].len - n_head);
+            add_piece(out, at, out->text.len - at, head_end - at);
         }
     }
     pieces_release(&cuts);
@@ -278,9 +279,12 @@ static int byte_level(const struct pretokenizer_step *p, struct text_scratch *s,
 int pretokenizer_run(const struct pretokenizer *t, struct text_scratch *s, struct pieces *p,
                      struct pieces *spare, struct err *e)
 {
+    size_t limit = p->text.len * TEXT_MAX_GROWTH + 65536;
     for (size_t i = 0; i < t->n_steps; i++) {
         const struct pretokenizer_step *step = &t->step[i];
         int rc = 0;
+        if (p->text.len > limit)
+            return err_set(e, ERR_LIMIT, "the text grows more than %d-fold when it is cut", TEXT_MAX_GROWTH);
         spare->n = 0;
         buf_clear(&spare->text);
         if (step->kind == METASPACE)

@@ -259,17 +259,18 @@ FN(f_indent)
 
 FN(f_truncate)
 {
-    struct str *s = must_be_str(r, self);
     int64_t length = int_or(r, a->v[0], 255), leeway = given_not_none(a->v[3]) ? int_or(r, a->v[3], 5) : 5;
     struct str *end = given(a->v[2]) ? must_be_str(r, a->v[2]) : str_lit(r, "...").s;
-    int64_t n_end = (int64_t)str_cp(end), n = (int64_t)str_cp(s);
+    int64_t n_end = (int64_t)str_cp(end), n = length_of(self);
+    if (n < 0)
+        type_error(r, "object of type '%s' has no len()", type_name(self));
     if (length < n_end)
         type_error(r, "truncate: a length of at least %" PRId64 " is needed, not %" PRId64, n_end, length);
     if (leeway < 0)
         type_error(r, "truncate: the leeway cannot be negative");
     if (leeway > INT64_MAX - length || n <= length + leeway)
         return self;
-    struct str *head = str_slice(r, s, 0, (size_t)(length - n_end)).s;
+    struct str *s = must_be_str(r, self), *head = str_slice(r, s, 0, (size_t)(length - n_end)).s;
     if (!flag(a->v[1])) {
         const char *space = memrchr(head->s, ' ', head->len);
         if (space)
@@ -531,15 +532,6 @@ static struct val dict_view(struct render *r, struct dict *d, enum view_kind kin
     return (struct val){.t = V_VIEW, .view = view};
 }
 
-FN(f_items)
-{
-    if (self.t == V_UNDEF)
-        return (struct val){.t = V_ITER, .it = iterate(r, self)};
-    if (self.t != V_DICT)
-        type_error(r, "Can only get item pairs from a mapping.");
-    return (struct val){.t = V_ITER, .it = iterate(r, dict_view(r, self.d, VIEW_ITEMS))};
-}
-
 FN(f_sum)
 {
     struct path path = path_new(r, a->v[0], false);
@@ -689,10 +681,36 @@ static int next_unique(struct render *r, struct iter *it, struct val *ret)
     return 0;
 }
 
+/* A generator over what cannot be walked fails when it is first asked, not when it is made. */
+static int next_impossible(struct render *r, struct iter *it, struct val *ret)
+{
+    iterate(r, it->over);
+    return 0;
+}
+
 static struct val generator(struct render *r, int (*next)(struct render *, struct iter *, struct val *),
                             struct val over, void *state)
 {
+    if (!iterable(over)) {
+        struct iter *it = iter_new(r, next_impossible, NULL, NULL);
+        it->over = over;
+        return (struct val){.t = V_ITER, .it = it};
+    }
     return (struct val){.t = V_ITER, .it = iter_new(r, next, iterate(r, over), state)};
+}
+
+static int next_not_mapping(struct render *r, struct iter *it, struct val *ret)
+{
+    type_error(r, "Can only get item pairs from a mapping.");
+}
+
+FN(f_items)
+{
+    if (self.t == V_DICT)
+        self = dict_view(r, self.d, VIEW_ITEMS);
+    else if (self.t != V_UNDEF)
+        return (struct val){.t = V_ITER, .it = iter_new(r, next_not_mapping, NULL, NULL)};
+    return (struct val){.t = V_ITER, .it = iterate(r, self)};
 }
 
 FN(f_unique)
@@ -739,6 +757,8 @@ FN(f_batch)
 
 FN(f_slice)
 {
+    if (!iterable(self))
+        return generator(r, next_impossible, self, NULL);
     struct list *l = to_list(r, self), *rows = list_new(r, 0);
     int64_t slices = int_or(r, a->v[0], 0);
     if (slices == 0)
@@ -1445,6 +1465,19 @@ FN(m_list_index)
     type_error(r, "the value is not in the %s", type_name(self));
 }
 
+FN(m_range_count)
+{
+    return v_int(contains(r, self, a->v[0]));
+}
+
+FN(m_range_index)
+{
+    for (size_t i = 0; i < self.range->n; i++)
+        if (equal(r, range_at(self.range, i), a->v[0]))
+            return v_int((int64_t)i);
+    type_error(r, "the value is not in the range");
+}
+
 FN(m_float_is_integer)
 {
     return v_bool(isfinite(self.f) && self.f == floor(self.f));
@@ -1500,6 +1533,8 @@ const struct builtin *find_method(struct val obj, const struct str *name)
         {"count", "/value", m_list_count},
         {"index", "/value | start stop", m_list_index},
     };
+    static const struct builtin of_range[] = {{"count", "/value", m_range_count},
+                                              {"index", "/value", m_range_index}};
     static const struct builtin of_loop[] = {{"cycle", "*", m_loop_cycle}, {"changed", "*", m_loop_changed}};
     static const struct builtin of_cycler[] = {{"next", "/", m_cycler_next}, {"reset", "/", m_cycler_reset}};
     static const struct builtin of_float[] = {{"is_integer", "/", m_float_is_integer}};
@@ -1513,6 +1548,8 @@ const struct builtin *find_method(struct val obj, const struct str *name)
         return find(of_list, ARRAY_LEN(of_list), name->s, name->len);
     case V_TUPLE:
         return find(of_list + 1, ARRAY_LEN(of_list) - 1, name->s, name->len);
+    case V_RANGE:
+        return find(of_range, ARRAY_LEN(of_range), name->s, name->len);
     case V_LOOP:
         return find(of_loop, ARRAY_LEN(of_loop), name->s, name->len);
     case V_CYCLER:

@@ -767,7 +767,9 @@ static struct val call_macro(struct render *r, struct macro *m, const struct arg
     return capture_end(r, outer);
 }
 
-struct val call_value(struct render *r, struct val callee, const struct args *a)
+static struct val loop_recurse(struct render *r, struct loop *l, struct val iterable);
+
+static struct val call_value(struct render *r, struct val callee, const struct args *a)
 {
     switch (callee.t) {
     case V_UNDEF:
@@ -1018,7 +1020,7 @@ static void run_loop(struct render *r, const struct node *n, struct scope *outer
         *ret = exec_body(r, n->loop.orelse, scope_new(r, outer));
 }
 
-struct val loop_recurse(struct render *r, struct loop *l, struct val iterable)
+static struct val loop_recurse(struct render *r, struct loop *l, struct val iterable)
 {
     if (!l->node->loop.recursive)
         type_error(r, "The loop must have the 'recursive' marker to be called recursively.");
@@ -1131,8 +1133,7 @@ static enum ctl exec_body(struct render *r, struct nodes body, struct scope *s)
     return ctl;
 }
 
-int template_run(struct render *r)
+void template_run(struct render *r)
 {
     exec_body(r, r->tmpl->body, r->root);
-    return 0;
 }

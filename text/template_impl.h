@@ -437,7 +437,7 @@ void tmpl_raise_message(struct render *r, const struct str *message) __attribute
 void undef_error(struct render *r, struct val undefined) __attribute__((noreturn));
 
 void charge(struct render *r, size_t work); /* counts steps; long strings cost one step for each 64 bytes */
-void enter_depth(struct render *r); /* counts a level of recursion; leave by r->depth-- */
+void enter_depth(struct render *r);         /* counts a level of recursion; leave by r->depth-- */
 static inline size_t text_work(size_t bytes)
 {
     return bytes / 64 + 1;
@@ -538,7 +538,6 @@ bool hashable(struct val v);
 bool truthy(struct val v);
 bool equal(struct render *r, struct val a, struct val b);
 int compare(struct render *r, struct val a, struct val b, const char *op); /* raises if Python would */
-bool less_equal_ok(struct val a, struct val b);
 bool contains(struct render *r, struct val container, struct val item);
 bool same(struct val a, struct val b); /* Python's `is` */
 
@@ -603,14 +602,12 @@ struct val call_builtin(struct render *r, const struct builtin *b, struct val se
 
 /* ---- evaluation: template_eval.c ---- */
 
-int template_run(struct render *r);
-struct val call_value(struct render *r, struct val callee, const struct args *a);
+void template_run(struct render *r);
 struct val get_attr(struct render *r, struct val obj, struct str *name);
 struct val get_item(struct render *r, struct val obj, struct val key);
 struct val slice_value(struct render *r, struct val obj, struct val start, struct val stop, struct val step);
 struct val arith(struct render *r, enum op op, struct val a, struct val b);
 int loop_peek(struct render *r, struct loop *l, struct val *ret);
 int64_t loop_length(struct render *r, struct loop *l);
-struct val loop_recurse(struct render *r, struct loop *l, struct val iterable);
 
 #endif

@@ -16,7 +16,8 @@ struct tokenizer *tokenizer_new(void)
     trie_init(&t->raw);
     trie_init(&t->normal);
     buf_init(&t->bpe.vocab.pool);
-    t->bos = t->eos = -1;
+    vocab_init(&t->added_index, 0);
+    t->bos = t->eos = t->max_added = -1;
     return t;
 }
 
@@ -30,6 +31,7 @@ void tokenizer_free(struct tokenizer *t)
         xfree(t->added[i].normal);
     }
     xfree(t->added);
+    vocab_release(&t->added_index);
     trie_release(&t->raw);
     trie_release(&t->normal);
     normalizer_release(&t->normalizer);
@@ -41,17 +43,15 @@ void tokenizer_free(struct tokenizer *t)
     xfree(t->decoded);
     xfree(t->decoded_len);
     xfree(t->special);
+    xfree(t->skipped);
     xfree(t->chat_template);
     xfree(t);
 }
 
 static struct added_token *find_added(const struct tokenizer *t, const char *content)
 {
-    /* Few models have more than some hundred added tokens, and this is for reading only. */
-    for (size_t i = 0; i < t->n_added; i++)
-        if (!strcmp(t->added[i].content, content))
-            return &t->added[i];
-    return NULL;
+    int32_t i = vocab_find(&t->added_index, content, strlen(content));
+    return i < 0 ? NULL : &t->added[i];
 }
 
 int tokenizer_add_token(struct tokenizer *t, const struct added_token *token, int64_t declared,
@@ -64,10 +64,7 @@ int tokenizer_add_token(struct tokenizer *t, const struct added_token *token, in
     if (a) {
         id = a->id;
     } else if (id < 0) { /* the next free one, counted as tokenizers counts */
-        int32_t most = -1;
-        for (size_t i = 0; i < t->n_added; i++)
-            most = MAX(most, t->added[i].id);
-        id = most >= t->bpe.vocab.n_tokens ? most + 1 : t->bpe.vocab.n_tokens;
+        id = MAX(t->max_added + 1, t->bpe.vocab.n_tokens);
     }
     if (declared >= 0 && declared != id)
         return err_set(e, ERR_FORMAT,
@@ -77,11 +74,16 @@ int tokenizer_add_token(struct tokenizer *t, const struct added_token *token, in
         return err_set(e, ERR_LIMIT, "%s: the added token \"%.80s\" would have id %d; the largest is %d",
                        where, token->content, id, VOCAB_MAX_ID);
     if (!a) {
+        int rc =
+            vocab_add(&t->added_index, token->content, strlen(token->content), (int32_t)t->n_added, where, e);
+        if (rc)
+            return rc;
         XGROW(t->added, t->n_added, t->cap_added);
         a = &t->added[t->n_added++];
         *a = *token;
         a->content = xstrdup(token->content);
         a->normal = NULL;
+        t->max_added = MAX(t->max_added, id);
     } else {
         char *content = a->content;
         bool special = a->special || token->special;
@@ -147,6 +149,7 @@ int tokenizer_finish(struct tokenizer *t, struct err *e)
     XNEW_N(t->decoded, n);
     XNEW_N(t->decoded_len, n);
     XNEW_N(t->special, n);
+    XNEW_N(t->skipped, n);
     for (int32_t id = 0; id < t->bpe.vocab.n_ids; id++) {
         size_t len;
         const char *s = vocab_spelling(&t->bpe.vocab, id, &len);
@@ -156,7 +159,8 @@ int tokenizer_finish(struct tokenizer *t, struct err *e)
     for (size_t i = 0; i < t->n_added; i++) {
         const struct added_token *a = &t->added[i];
         set_id(t, a->id, a->content, strlen(a->content), a->normal);
-        t->special[a->id] = decodes_special(t, a);
+        t->special[a->id] = a->special;
+        t->skipped[a->id] = decodes_special(t, a);
         if (a->normalized) {
             const char *s = a->normal ? a->normal : a->content;
             trie_add(&t->normal, s, strlen(s), (int32_t)i);
@@ -265,8 +269,8 @@ static int encode_raw(struct encoding *c, const char *s, size_t n, bool first, s
     int rc = normalizer_run(&c->t->normalizer, &c->scratch, &c->normal, &head, e);
     if (rc)
         return rc;
-    if (c->normal.len > 8 * MAX_TEXT)
-        return err_set(e, ERR_LIMIT, "the text grows beyond %zu bytes when it is normalised", 8 * MAX_TEXT);
+    if (c->normal.len > 4 * MAX_TEXT) /* pieces have 32-bit places, and byte-level text doubles */
+        return err_set(e, ERR_LIMIT, "the text grows beyond %zu bytes when it is normalised", 4 * MAX_TEXT);
     trie_split(&c->t->normal, c->t->added, c->normal.s, c->normal.len, !c->options.parse_special, &c->inner);
     for (size_t i = 0; i < c->inner.n && !rc; i++) {
         const struct span_token *v = &c->inner.v[i];
@@ -380,7 +384,7 @@ void detokenizer_free(struct detokenizer *d)
 void detokenizer_add(struct detokenizer *d, int32_t id, struct buf *out)
 {
     const struct tokenizer *t = d->t;
-    if (id < 0 || id >= t->n_ids || !t->decoded[id] || (d->skip_special && t->special[id]))
+    if (id < 0 || id >= t->n_ids || !t->decoded[id] || (d->skip_special && t->skipped[id]))
         return;
     decoding_token(&d->decoding, t->decoded[id], t->decoded_len[id], out);
 }

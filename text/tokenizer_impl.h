@@ -15,7 +15,9 @@ struct tokenizer {
     struct bpe bpe;
     struct added_token *added;
     size_t n_added, cap_added;
-    struct trie raw, normal; /* spellings sought before and after normalisation */
+    struct vocab added_index; /* places in `added` by content */
+    int32_t max_added;        /* their largest id; -1 */
+    struct trie raw, normal;  /* spellings sought before and after normalisation */
     struct normalizer normalizer;
     struct pretokenizer pretokenizer;
     struct decoder decoder;
@@ -31,6 +33,7 @@ struct tokenizer {
     const char **decoded; /* what the decoder sees; differs for some added tokens */
     uint32_t *decoded_len;
     uint8_t *special;
+    uint8_t *skipped; /* left out by skip_special: nearly, but not quite, the special ones */
 
     int32_t bos, eos;
     char *chat_template;

@@ -162,6 +162,7 @@ static int template_special(struct tokenizer *t, const json_t *specials, const c
 static int read_template(struct tokenizer *t, const json_t *v, const char *where, struct err *e)
 {
     const json_t *single = json_object_get(v, "single"), *specials = json_object_get(v, "special_tokens");
+    bool has_text = false;
     if (!json_is_array(single))
         return err_set(e, ERR_FORMAT, "%s: \"single\" should be an array", where);
     for (size_t i = 0; i < json_array_size(single); i++) {
@@ -174,6 +175,9 @@ static int read_template(struct tokenizer *t, const json_t *v, const char *where
             if (rc)
                 return rc;
         } else if (sequence && !strcmp(sequence, "A")) {
+            if (has_text)
+                return err_set(e, ERR_UNSUPPORTED, "%s: \"single\" has the text more than once", where);
+            has_text = true;
             tokenizer_add_template(t, TEMPLATE_TEXT);
         } else {
             return err_set(e, ERR_FORMAT, "%s: single[%zu] should be a SpecialToken or the Sequence A", where,

@@ -122,25 +122,24 @@ static ALWAYS_INLINE void scores_strip(const enum kv_dtype t, const int nq, cons
     }
 }
 
-static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size_t ldq, int32_t n_q,
-                                     const void *k, size_t k_stride, int32_t n, int32_t d, float scale,
-                                     float *s)
+/* One function for each type and height of a strip, out of line: one large function for all would take
+ * compilers minutes under sanitizers. */
+typedef void scores_strip_fn(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,
+                             const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,
+                             float *s);
+typedef void values_strip_fn(const float *p, const uint8_t *v, size_t v_stride, const float *vscales,
+                             int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo);
+
+static void scores_any(const enum kv_dtype t, scores_strip_fn *const strips[TILE_Q + 1], const float *q,
+                       size_t ldq, int32_t n_q, const uint8_t *k, size_t k_stride, int32_t n, int32_t d,
+                       float scale, float *s)
 {
     float kscales[ATTN_BLOCK];
     if (t == KV_I8)
         load_scales(k, k_stride, n, d, kscales);
     for (int32_t ahead = n; n_q > 0; ahead = 0) { /* only the first strip reads from memory */
         int nq = n_q == 4 ? 2 : MIN(n_q, TILE_Q); /* 2 + 2 is better than 3 + 1 */
-        switch (nq) {
-        case 3:
-            scores_strip(t, 3, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
-            break;
-        case 2:
-            scores_strip(t, 2, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
-            break;
-        default:
-            scores_strip(t, 1, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
-        }
+        strips[nq](q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
         q += (size_t)nq * ldq;
         s += (size_t)nq * ATTN_BLOCK;
         n_q -= nq;
@@ -203,6 +202,15 @@ static ALWAYS_INLINE void values_tail(const enum kv_dtype t, const int nq, int n
         _mm256_maskstore_ps(o + (size_t)i * ldo, tail, acc[i]);
 }
 
+/* p_j * vscale_j. Whole vectors are written: y has ATTN_BLOCK floats. */
+static ALWAYS_INLINE void scale_weights(const float *p, const float *vscales, int32_t n, float *y)
+{
+    for (int32_t j = 0; j < n; j += 8) {
+        __m256 pj = _mm256_maskload_ps(p + j, head_mask8(n - j));
+        _mm256_storeu_ps(y + j, _mm256_mul_ps(pj, _mm256_loadu_ps(vscales + j)));
+    }
+}
+
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
                                        size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
@@ -213,8 +221,7 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
         for (int i = 0; i < nq; i++)
-            for (int32_t j = 0; j < n; j++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
+            scale_weights(p + i * ATTN_BLOCK, vscales, n, scaled + i * ATTN_BLOCK);
         p = scaled;
     }
     int32_t x = 0;
@@ -236,40 +243,52 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
         values_tail(t, nq, d - x, p, v + (size_t)x * size, v_stride, n, o + x, ldo);
 }
 
-static ALWAYS_INLINE void values_any(const enum kv_dtype t, const float *p, int32_t n_q, const void *v,
-                                     size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
+static void values_any(const enum kv_dtype t, values_strip_fn *const strips[TILE_Q + 1], const float *p,
+                       int32_t n_q, const uint8_t *v, size_t v_stride, int32_t n, int32_t d, float *o,
+                       size_t ldo)
 {
     float vscales[ATTN_BLOCK];
     if (t == KV_I8)
         load_scales(v, v_stride, n, d, vscales);
     for (int32_t ahead = n; n_q > 0; ahead = 0) {
         int nq = n_q == 4 ? 2 : MIN(n_q, TILE_Q);
-        switch (nq) {
-        case 3:
-            values_strip(t, 3, p, v, v_stride, vscales, n, ahead, d, o, ldo);
-            break;
-        case 2:
-            values_strip(t, 2, p, v, v_stride, vscales, n, ahead, d, o, ldo);
-            break;
-        default:
-            values_strip(t, 1, p, v, v_stride, vscales, n, ahead, d, o, ldo);
-        }
+        strips[nq](p, v, v_stride, vscales, n, ahead, d, o, ldo);
         p += nq * ATTN_BLOCK;
         o += (size_t)nq * ldo;
         n_q -= nq;
     }
 }
 
+#define STRIP(name, type, h)                                                                                 \
+    static void scores_##name##_##h(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,           \
+                                    const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,  \
+                                    float *s)                                                                \
+    {                                                                                                        \
+        scores_strip(type, h, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);                          \
+    }                                                                                                        \
+    static void values_##name##_##h(const float *p, const uint8_t *v, size_t v_stride, const float *vscales, \
+                                    int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo)               \
+    {                                                                                                        \
+        values_strip(type, h, p, v, v_stride, vscales, n, ahead, d, o, ldo);                                 \
+    }
+
 #define FOR_TYPE(name, type)                                                                                 \
+    STRIP(name, type, 1)                                                                                     \
+    STRIP(name, type, 2)                                                                                     \
+    STRIP(name, type, 3)                                                                                     \
     static void scores_##name##_avx2(const float *q, size_t ldq, int32_t n_q, const void *k,                 \
                                      size_t k_stride, int32_t n, int32_t d, float scale, float *s)           \
     {                                                                                                        \
-        scores_any(type, q, ldq, n_q, k, k_stride, n, d, scale, s);                                          \
+        static scores_strip_fn *const strips[] = {NULL, scores_##name##_1, scores_##name##_2,                \
+                                                  scores_##name##_3};                                        \
+        scores_any(type, strips, q, ldq, n_q, k, k_stride, n, d, scale, s);                                  \
     }                                                                                                        \
     static void values_##name##_avx2(const float *p, int32_t n_q, const void *v, size_t v_stride, int32_t n, \
                                      int32_t d, float *o, size_t ldo)                                        \
     {                                                                                                        \
-        values_any(type, p, n_q, v, v_stride, n, d, o, ldo);                                                 \
+        static values_strip_fn *const strips[] = {NULL, values_##name##_1, values_##name##_2,                \
+                                                  values_##name##_3};                                        \
+        values_any(type, strips, p, n_q, v, v_stride, n, d, o, ldo);                                         \
     }
 FOR_TYPE(f32, KV_F32)
 FOR_TYPE(f16, KV_F16)

@@ -159,28 +159,24 @@ static inline int strip_height(int32_t n)
     return (n + strips - 1) / strips;
 }
 
-static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size_t ldq, int32_t n_q,
-                                     const void *k, size_t k_stride, int32_t n, int32_t d, float scale,
-                                     float *s)
+/* One function for each type and height of a strip, out of line: one large function for all would take
+ * compilers minutes under sanitizers. */
+typedef void scores_strip_fn(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,
+                             const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,
+                             float *s);
+typedef void values_strip_fn(const float *p, const uint8_t *v, size_t v_stride, const float *vscales,
+                             int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo);
+
+static void scores_any(const enum kv_dtype t, scores_strip_fn *const strips[TILE_Q + 1], const float *q,
+                       size_t ldq, int32_t n_q, const uint8_t *k, size_t k_stride, int32_t n, int32_t d,
+                       float scale, float *s)
 {
     float kscales[ATTN_BLOCK];
     if (t == KV_I8)
         load_scales(k, k_stride, n, d, kscales);
     for (int32_t ahead = n; n_q > 0; ahead = 0) { /* only the first strip reads from memory */
         int nq = strip_height(n_q);
-        switch (nq) {
-#define STRIP(h)                                                                                             \
-    case h:                                                                                                  \
-        scores_strip(t, h, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);                             \
-        break;
-            STRIP(1)
-            STRIP(2)
-            STRIP(3)
-            STRIP(4)
-            STRIP(5)
-            STRIP(6)
-#undef STRIP
-        }
+        strips[nq](q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
         q += (size_t)nq * ldq;
         s += (size_t)nq * ATTN_BLOCK;
         n_q -= nq;
@@ -188,8 +184,7 @@ static ALWAYS_INLINE void scores_any(const enum kv_dtype t, const float *q, size
 }
 
 /* nq queries by nv vectors of the head, the last of which has the elements in the mask; all positions. p is
- * already multiplied with the records' scales. Records before
- * `ahead` are worth prefetching. */
+ * already multiplied with the records' scales. Records before `ahead` are worth prefetching. */
 static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const int nv, __mmask16 last,
                                       const float *p, const uint8_t *v, size_t v_stride, int32_t n,
                                       int32_t ahead, float *o, size_t ldo)
@@ -225,6 +220,16 @@ static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const
     }
 }
 
+/* p_j * vscale_j. Whole vectors are written: y has ATTN_BLOCK floats. */
+static ALWAYS_INLINE void scale_weights(const float *p, const float *vscales, int32_t n, float *y)
+{
+    for (int32_t j = 0; j < n; j += 16) {
+        __mmask16 m = head_mask16(MIN(n - j, 16));
+        __m512 pj = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, p + j), _mm512_maskz_loadu_ps(m, vscales + j));
+        _mm512_storeu_ps(y + j, pj);
+    }
+}
+
 /* nq queries, the whole head. */
 static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, const float *p, const uint8_t *v,
                                        size_t v_stride, const float *vscales, int32_t n, int32_t ahead,
@@ -234,8 +239,7 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
     float scaled[TILE_Q * ATTN_BLOCK];
     if (t == KV_I8) {
         for (int i = 0; i < nq; i++)
-            for (int32_t j = 0; j < n; j++)
-                scaled[i * ATTN_BLOCK + j] = p[i * ATTN_BLOCK + j] * vscales[j];
+            scale_weights(p + i * ATTN_BLOCK, vscales, n, scaled + i * ATTN_BLOCK);
         p = scaled;
     }
     int32_t x = 0;
@@ -253,43 +257,65 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
                     ldo);
 }
 
-static ALWAYS_INLINE void values_any(const enum kv_dtype t, const float *p, int32_t n_q, const void *v,
-                                     size_t v_stride, int32_t n, int32_t d, float *o, size_t ldo)
+static void values_any(const enum kv_dtype t, values_strip_fn *const strips[TILE_Q + 1], const float *p,
+                       int32_t n_q, const uint8_t *v, size_t v_stride, int32_t n, int32_t d, float *o,
+                       size_t ldo)
 {
     float vscales[ATTN_BLOCK];
     if (t == KV_I8)
         load_scales(v, v_stride, n, d, vscales);
     for (int32_t ahead = n; n_q > 0; ahead = 0) {
         int nq = strip_height(n_q);
-        switch (nq) {
-#define STRIP(h)                                                                                             \
-    case h:                                                                                                  \
-        values_strip(t, h, p, v, v_stride, vscales, n, ahead, d, o, ldo);                                    \
-        break;
-            STRIP(1)
-            STRIP(2)
-            STRIP(3)
-            STRIP(4)
-            STRIP(5)
-            STRIP(6)
-#undef STRIP
-        }
+        strips[nq](p, v, v_stride, vscales, n, ahead, d, o, ldo);
         p += nq * ATTN_BLOCK;
         o += (size_t)nq * ldo;
         n_q -= nq;
     }
 }
 
+#define STRIP(name, type, h)                                                                                 \
+    static void scores_##name##_##h(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,           \
+                                    const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,  \
+                                    float *s)                                                                \
+    {                                                                                                        \
+        scores_strip(type, h, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);                          \
+    }                                                                                                        \
+    static void values_##name##_##h(const float *p, const uint8_t *v, size_t v_stride, const float *vscales, \
+                                    int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo)               \
+    {                                                                                                        \
+        values_strip(type, h, p, v, v_stride, vscales, n, ahead, d, o, ldo);                                 \
+    }
+
 #define FOR_TYPE(name, type)                                                                                 \
+    STRIP(name, type, 1)                                                                                     \
+    STRIP(name, type, 2)                                                                                     \
+    STRIP(name, type, 3)                                                                                     \
+    STRIP(name, type, 4)                                                                                     \
+    STRIP(name, type, 5)                                                                                     \
+    STRIP(name, type, 6)                                                                                     \
     static void scores_##name##_avx512(const float *q, size_t ldq, int32_t n_q, const void *k,               \
                                        size_t k_stride, int32_t n, int32_t d, float scale, float *s)         \
     {                                                                                                        \
-        scores_any(type, q, ldq, n_q, k, k_stride, n, d, scale, s);                                          \
+        static scores_strip_fn *const strips[] = {NULL,                                                      \
+                                                  scores_##name##_1,                                         \
+                                                  scores_##name##_2,                                         \
+                                                  scores_##name##_3,                                         \
+                                                  scores_##name##_4,                                         \
+                                                  scores_##name##_5,                                         \
+                                                  scores_##name##_6};                                        \
+        scores_any(type, strips, q, ldq, n_q, k, k_stride, n, d, scale, s);                                  \
     }                                                                                                        \
     static void values_##name##_avx512(const float *p, int32_t n_q, const void *v, size_t v_stride,          \
                                        int32_t n, int32_t d, float *o, size_t ldo)                           \
     {                                                                                                        \
-        values_any(type, p, n_q, v, v_stride, n, d, o, ldo);                                                 \
+        static values_strip_fn *const strips[] = {NULL,                                                      \
+                                                  values_##name##_1,                                         \
+                                                  values_##name##_2,                                         \
+                                                  values_##name##_3,                                         \
+                                                  values_##name##_4,                                         \
+                                                  values_##name##_5,                                         \
+                                                  values_##name##_6};                                        \
+        values_any(type, strips, p, n_q, v, v_stride, n, d, o, ldo);                                         \
     }
 FOR_TYPE(f32, KV_F32)
 FOR_TYPE(f16, KV_F16)

@@ -10,7 +10,16 @@
 
 /* Before each loop over a register tile: gcc does not unroll at -O2 by itself, and then keeps the tile in
  * memory. */
-#if defined(__clang__)
+#if defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+#if SANITIZED /* every unrolled load would be checked on its own: minutes of compiling for nothing */
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 8")

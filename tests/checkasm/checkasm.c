@@ -52,8 +52,8 @@ struct seen { /* a slot's functions on the levels so far */
 };
 
 struct check_state {
-    const char *want; /* --test: a family, or family.function, or the beginning of it */
-    bool list, bench;
+    const char *want;          /* --test: a family, or family.function, or the beginning of it */
+    bool list, bench, matched; /* matched: some slot's name begins with want */
     uint64_t seed, random;
 
     enum cpu_level level;
@@ -125,6 +125,7 @@ bool check_slot(struct check *c, check_fn reference, check_fn fn, const char *na
         check_fail(c, "this level left the slot empty");
         return false;
     }
+    s->matched |= wanted(s, name);
     if (!fn || !is_new(s, name, fn) || !wanted(s, name) || !s->run_level)
         return false;
     if (s->list) {
@@ -423,6 +424,10 @@ int main(int argc, char **argv)
         }
     }
     xfree(s.seen);
+    if (!s.matched) {
+        fprintf(stderr, "checkasm: no kernel's name begins with \"%s\"; --list prints them\n", s.want);
+        return 2;
+    }
     if (!s.list)
         printf("%d passed, %d failed\n", s.passed, s.failed);
     return s.failed > 0;

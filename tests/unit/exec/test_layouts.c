@@ -178,7 +178,7 @@ static void fill(struct weights *w, const struct world *x)
         const float *all = x->weight[w->plan->slots[pw->slot].v.id] +
                            (size_t)pw->row.begin * (size_t)pw->all_cols + pw->col.begin;
         if (pw->matrix)
-            wmat_pack(&w->mat[i], 0, range_n(pw->row), DT_F32, all, (size_t)pw->all_cols * sizeof(float));
+            wmat_pack(w->mat[i], 0, range_n(pw->row), DT_F32, all, (size_t)pw->all_cols * sizeof(float));
         else
             memcpy(w->vec[i], all, sizeof(float) * (size_t)range_n(pw->col));
     }

@@ -194,6 +194,31 @@ static void test_special_by_merging(void **state)
     }
 }
 
+/* An added token of white space that strips white space: the second line feed is gone before its turn. */
+static void test_stripping_added(void **state)
+{
+    static const char json[] =
+        "{\"model\":{\"vocab\":{\"a\":0,\"\\n\":1},\"merges\":[]},\"added_tokens\":[{\"content\":"
+        "\"\\n\",\"lstrip\":true,\"rstrip\":true,\"normalized\":false},{\"content\":\"in\",\"single_word\":"
+        "true,"
+        "\"normalized\":false}]}";
+    static const struct {
+        const char *text;
+        int n, ids[6];
+    } cases[] = {{"\n\n", 1, {1}}, {"a \n \n a", 3, {0, 1, 0}}, {"in", 1, {2}}, {"ain ina in", 3, {0, 0, 2}}};
+    struct tokenizer *t = NULL;
+    struct err e = {0};
+    if (tokenizer_from_json(json, strlen(json), NULL, 0, "test", &t, &e))
+        fail_msg("%s", e.msg);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct ids ids = encode(t, cases[i].text, strlen(cases[i].text), false, true);
+        assert_int_equal(ids.n, cases[i].n);
+        assert_memory_equal(ids.id, cases[i].ids, ids.n * sizeof(*ids.id));
+        ids_release(&ids);
+    }
+    tokenizer_free(t);
+}
+
 /* ---- work ---- */
 
 static const char *const hostile[] = {"a",
@@ -425,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_invalid_utf8),
         cmocka_unit_test(test_special_in_user_text),
         cmocka_unit_test(test_special_by_merging),
+        cmocka_unit_test(test_stripping_added),
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_megabytes),
         cmocka_unit_test(test_absurd_length),

@@ -13,6 +13,10 @@
 #define MODEL(more)                                                                                          \
     "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]" more "}"
 
+#define LEVEL  "{\"type\":\"ByteLevel\",\"use_regex\":false,\"add_prefix_space\":false}"
+#define LEVELS LEVEL "," LEVEL "," LEVEL
+#define GROW   "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaa\"}"
+
 static void test_bad_json(void **state)
 {
     static const struct {
@@ -85,6 +89,13 @@ static void test_bad_json(void **state)
          "here: decoder: decoder \"WordPiece\" is not supported; supported are ByteLevel, ByteFallback"},
         {"{" MODEL("") ",\"decoder\":{\"type\":\"Strip\",\"content\":\"\"}}",
          "\"content\" should be one character"},
+        {"{" MODEL("") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{"
+                       "\"id\":\"A\"}},"
+                       "{\"Sequence\":{\"id\":\"A\"}}]}}",
+         "\"single\" has the text more than once"},
+        {"{" MODEL("") ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[" GROW "," GROW "," GROW "," GROW
+                       "]}}",
+         "here: decoder: decoders[3]: the decoder's replacements can make text more than 4096 times longer"},
         {"{" MODEL("") ",\"added_tokens\":{}}", "here: added_tokens should be an array"},
         {"{" MODEL("") ",\"added_tokens\":[{\"id\":3}]}",
          "added_tokens[0] should be an object with a string"},
@@ -135,6 +146,33 @@ static void test_unknown(void **state)
     assert_int_equal(none.n, 0);
     ids_release(&none);
     tokenizer_free(t);
+}
+
+/* Steps that multiply the text are stopped when it is encoded. */
+static void test_growth(void **state)
+{
+    static const char *const parts[] = {
+        "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[" GROW "," GROW "," GROW "," GROW "," GROW
+        "," GROW "]}",
+        "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[" LEVELS "," LEVELS "," LEVELS "," LEVELS
+        "]}",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        char *json = xasprintf("{" MODEL("") ",%s}", parts[i]);
+        struct tokenizer *t = from_json(json, NULL);
+        struct buf text = BUF_INIT;
+        struct ids ids = {0};
+        struct err e = {0};
+        for (int k = 0; k < 2000; k++)
+            buf_adds(&text, "a\xC3\xA9");
+        assert_int_equal(tokenizer_encode(t, text.s, text.len, (struct encode_options){0}, &ids, &e),
+                         ERR_LIMIT);
+        assert_non_null(strstr(e.msg, "the text grows more than 64-fold"));
+        ids_release(&ids);
+        buf_release(&text);
+        tokenizer_free(t);
+        xfree(json);
+    }
 }
 
 /* ---- what lies beside tokenizer.json ---- */
@@ -547,10 +585,10 @@ static void test_bad_gguf(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_json),         cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_config),           cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_gguf_equals_json), cmocka_unit_test(test_gguf_scores),
-        cmocka_unit_test(test_bad_gguf),
+        cmocka_unit_test(test_bad_json),    cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_growth),      cmocka_unit_test(test_config),
+        cmocka_unit_test(test_folder),      cmocka_unit_test(test_gguf_equals_json),
+        cmocka_unit_test(test_gguf_scores), cmocka_unit_test(test_bad_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,322 @@
+/* experts.c: routing, and the experts of a layer: tokens grouped by expert, each expert's matrices met by all
+ * its tokens.
+ *
+ * A pair is a (token, chosen expert) with the expert on this rank. SORT counts them once per layer into an
+ * index that the other steps read; pairs are ordered by expert, then token. A rank may have none: its steps
+ * then do nothing.
+ *
+ * Arithmetic of the sum, defined to the bit: for one token, over chunks c of the EXPERT axis (kernels/sum.h,
+ * the same cuts as a split over ranks has), S_c = fmaf over the chosen experts e of the chunk in increasing
+ * e, from +0, of (weight_e, y_e); chunks are joined by the tree. So ranks that hold whole chunks keep the
+ * bits of one rank.
+ */
+#include <math.h>
+#include <string.h>
+#include "base/mem.h"
+#include "exec/internal.h"
+
+/* --- routing --- */
+
+static float sigmoid(float x)
+{
+    return 1.0f / (1.0f + yk_expf(-x));
+}
+
+static void scores_of(const struct routing *r, const float *logits, int32_t n, float *score)
+{
+    if (r->sigmoid) {
+        for (int32_t i = 0; i < n; i++)
+            score[i] = sigmoid(logits[i]);
+        return;
+    }
+    float max = logits[0], sum = 0;
+    for (int32_t i = 1; i < n; i++)
+        max = logits[i] > max ? logits[i] : max;
+    for (int32_t i = 0; i < n; i++)
+        sum += score[i] = yk_expf(logits[i] - max);
+    for (int32_t i = 0; i < n; i++)
+        score[i] /= sum;
+}
+
+/* Index of the largest of v[0..n) that is not taken; ties to the lower index. */
+static int32_t best(const float *v, int32_t n, const uint8_t *taken)
+{
+    int32_t at = -1;
+    for (int32_t i = 0; i < n; i++)
+        if (!taken[i] && (at < 0 || v[i] > v[at]))
+            at = i;
+    return at;
+}
+
+/* Experts outside the best groups are marked as taken. */
+static void keep_best_groups(const struct routing *r, const float *decide, int32_t n, uint8_t *taken)
+{
+    int32_t size = n / r->n_group;
+    float worth[ROUTE_MAX_EXPERTS];
+    uint8_t kept[ROUTE_MAX_EXPERTS] = {0};
+    for (int32_t g = 0; g < r->n_group; g++) {
+        const float *v = decide + g * size;
+        float first = -INFINITY, second = -INFINITY;
+        for (int32_t i = 0; i < size; i++)
+            if (v[i] > first) {
+                second = first;
+                first = v[i];
+            } else if (v[i] > second) {
+                second = v[i];
+            }
+        worth[g] = r->group_top2 ? first + second : first;
+    }
+    for (int32_t i = 0; i < r->topk_group; i++)
+        kept[best(worth, r->n_group, kept)] = 1;
+    for (int32_t i = 0; i < n; i++)
+        taken[i] = !kept[i / size];
+}
+
+/* choice: k expert numbers (as int32 bits), then their k weights, experts increasing. */
+static void route_row(const struct routing *r, const float *logits, const float *bias, int32_t n,
+                      float *choice)
+{
+    float score[ROUTE_MAX_EXPERTS], decide[ROUTE_MAX_EXPERTS], sum = 0;
+    uint8_t taken[ROUTE_MAX_EXPERTS] = {0};
+    scores_of(r, logits, n, score);
+    for (int32_t i = 0; i < n; i++)
+        decide[i] = bias ? score[i] + bias[i] : score[i];
+    if (r->n_group > 1)
+        keep_best_groups(r, decide, n, taken);
+    uint8_t chosen[ROUTE_MAX_EXPERTS] = {0};
+    for (int32_t j = 0; j < r->k; j++) {
+        int32_t e = best(decide, n, taken);
+        taken[e] = chosen[e] = 1;
+    }
+    int32_t at = 0;
+    for (int32_t e = 0; e < n; e++)
+        if (chosen[e]) {
+            memcpy(&choice[at], &e, sizeof(e));
+            choice[r->k + at++] = score[e];
+            sum += score[e];
+        }
+    for (int32_t j = 0; j < r->k; j++) {
+        float w = choice[r->k + j];
+        if (r->normalise)
+            w /= r->sigmoid ? sum + 1e-20f : sum;
+        choice[r->k + j] = w * r->scale;
+    }
+}
+
+void step_route(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *in = slot_of(r, s->in[0]), *out = slot_of(r, s->out);
+    const struct routing *routing = &r->plan->graph->routings[r->plan->graph->ops[s->op].routing];
+    const float *bias = s->in[1] >= 0 ? r->weights->vec[slot_of(r, s->in[1])->weight] : NULL;
+    int begin, end;
+    pool_share(slot_rows(r, out), ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++)
+        route_row(routing, slot_row(r, in, i), bias, in->width, slot_row(r, out, i));
+}
+
+void step_gate(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *x = slot_of(r, s->in[0]), *g = slot_of(r, s->in[1]), *out = slot_of(r, s->out);
+    int begin, end;
+    pool_share(slot_rows(r, out), ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++)
+        r->k.rows.scale(slot_row(r, x, i), sigmoid(*(const float *)slot_row(r, g, i)), out->width,
+                        slot_row(r, out, i));
+}
+
+/* --- the index --- */
+
+/* In the index slot's memory, for n experts here and T tokens with k choices each. */
+struct index {
+    int32_t *first; /* [n + 1]: pairs of expert e are first[e] .. first[e + 1] */
+    int32_t *token; /* [pairs]: whose */
+    int32_t *place; /* [T * k]: the pair of a token's j-th choice; -1: that expert is elsewhere */
+    int32_t n, k;
+    struct range stack;
+};
+
+static struct index index_of(const struct run *r, int32_t slot, const struct plan_weight *w)
+{
+    struct index x = {.n = range_n(w->stack), .k = r->plan->graph->axis_n[AX_CHOICE] / 2, .stack = w->stack};
+    x.first = slot_row(r, slot_of(r, slot), 0);
+    x.token = x.first + x.n + 2;
+    x.place = x.token + (size_t)r->batch->n_tokens * (size_t)x.k;
+    return x;
+}
+
+static const struct plan_weight *weight_of(const struct run *r, int32_t slot)
+{
+    return &r->plan->weights[slot_of(r, slot)->weight];
+}
+
+/* A counting sort: first[] counts, then marks where the next pair of each expert goes, then is shifted back.
+ */
+void step_expert_sort(struct run *r, const struct step *s, int ith, int nth)
+{
+    if (ith)
+        return;
+    struct index x = index_of(r, s->out, weight_of(r, s->in[1]));
+    const struct slot *choice = slot_of(r, s->in[0]);
+    int32_t n_tokens = r->batch->n_tokens;
+    memset(x.first, 0, sizeof(int32_t) * (size_t)(x.n + 2));
+    for (int32_t t = 0; t < n_tokens; t++)
+        for (int32_t j = 0; j < x.k; j++) {
+            int32_t e = ((const int32_t *)slot_row(r, choice, t))[j] - x.stack.begin;
+            if (e >= 0 && e < x.n)
+                x.first[e + 2]++;
+        }
+    for (int32_t e = 0; e < x.n; e++)
+        x.first[e + 2] += x.first[e + 1];
+    for (int32_t t = 0; t < n_tokens; t++)
+        for (int32_t j = 0; j < x.k; j++) {
+            int32_t e = ((const int32_t *)slot_row(r, choice, t))[j] - x.stack.begin,
+                    *place = &x.place[t * x.k + j];
+            *place = e >= 0 && e < x.n ? x.first[e + 1]++ : -1;
+            if (*place >= 0)
+                x.token[*place] = t;
+        }
+    r->n_pairs = x.first[x.n];
+    if (r->expert_load)
+        for (int32_t e = 0; e < x.n; e++)
+            r->expert_load[x.stack.begin + e] += (uint64_t)(x.first[e + 1] - x.first[e]);
+}
+
+void step_expert_gather(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *in = slot_of(r, s->in[0]), *out = slot_of(r, s->out);
+    const struct plan_weight *gate = &r->plan->weights[r->plan->slots[s->in[2]].weight];
+    struct index x = index_of(r, s->in[1], gate);
+    int begin, end;
+    pool_share(r->n_pairs, ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++)
+        memcpy(slot_row(r, out, i), slot_row(r, in, x.token[i]), out->row_bytes);
+}
+
+/* --- the matrices --- */
+
+/* Streaming a panel costs about as much as a few tokens' products, however few tokens there are. */
+#define PANEL_COST 4
+
+/* Calls `panels` for this thread's contiguous share of all (expert, panel) tasks, by cost. */
+typedef void panels_fn(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
+                       int32_t p1);
+
+static void share_panels(struct run *r, const struct step *s, const struct index *x, int32_t n_panels,
+                         int ith, int nth, panels_fn *panels)
+{
+    int64_t total = 0, at = 0;
+    for (int32_t e = 0; e < x->n; e++) {
+        int64_t n = x->first[e + 1] - x->first[e];
+        total += n ? (n + PANEL_COST) * n_panels : 0;
+    }
+    int64_t begin = total * ith / nth, end = total * (ith + 1) / nth;
+    for (int32_t e = 0; e < x->n && at < end; e++) {
+        int64_t n = x->first[e + 1] - x->first[e], each = n + PANEL_COST;
+        if (!n)
+            continue;
+        /* panel p of this expert is mine if its beginning at + p * each lies in [begin, end) */
+        int64_t p0 = MAX(begin - at + each - 1, 0) / each, p1 = MAX(end - at + each - 1, 0) / each;
+        p0 = MIN(p0, n_panels);
+        p1 = MIN(p1, n_panels);
+        if (p0 < p1)
+            panels(r, s, x, e, (int32_t)p0, (int32_t)p1);
+        at += each * n_panels;
+    }
+}
+
+static void multiply(struct run *r, const struct wmat *w, const struct slot *in, const struct slot *out,
+                     const struct index *x, int32_t e, int32_t p0, int32_t p1)
+{
+    int32_t first = x->first[e], n = x->first[e + 1] - first;
+    r->k.matmul.mul[w->dtype](w, slot_row(r, in, first), in->row_bytes, n, p0, p1, slot_row(r, out, first),
+                              (size_t)out->width);
+}
+
+static void up_panels(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
+                      int32_t p1)
+{
+    const struct slot *in = slot_of(r, s->in[0]), *h = slot_of(r, s->out), *up = slot_of(r, s->tmp);
+    int kind = r->plan->graph->ops[s->op].glu;
+    multiply(r, slot_mat(r, slot_of(r, s->in[2])) + e, in, h, x, e, p0, p1);
+    multiply(r, slot_mat(r, slot_of(r, s->in[3])) + e, in, up, x, e, p0, p1);
+    int32_t c0 = p0 * WMAT_PANEL, c1 = MIN(p1 * WMAT_PANEL, h->width);
+    for (int32_t i = x->first[e]; i < x->first[e + 1]; i++) {
+        float *g = (float *)slot_row(r, h, i) + c0;
+        r->k.rows.glu[kind](g, (const float *)slot_row(r, up, i) + c0, c1 - c0, g);
+    }
+}
+
+void step_expert_up(struct run *r, const struct step *s, int ith, int nth)
+{
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
+    share_panels(r, s, &x, (slot_of(r, s->out)->width + WMAT_PANEL - 1) / WMAT_PANEL, ith, nth, up_panels);
+}
+
+static void down_panels(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
+                        int32_t p1)
+{
+    multiply(r, slot_mat(r, slot_of(r, s->in[2])) + e, slot_of(r, s->in[0]), slot_of(r, s->out), x, e, p0,
+             p1);
+}
+
+void step_expert_down(struct run *r, const struct step *s, int ith, int nth)
+{
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
+    share_panels(r, s, &x, (slot_of(r, s->out)->width + WMAT_PANEL - 1) / WMAT_PANEL, ith, nth, down_panels);
+}
+
+/* --- the sum --- */
+
+/* The chunk of the EXPERT axis that expert e lies in. */
+static int chunk_of(const struct plan *p, int32_t e)
+{
+    int c = 0;
+    while (plan_part(p, AX_EXPERT, c, YOKE_CHUNKS).end <= e)
+        c++;
+    return c;
+}
+
+/* One token's row, elements [from, to) at a time: every element goes through its own tree. */
+static void combine_row(const struct run *r, const struct index *x, const struct slot *pairs,
+                        const float *choice, const int32_t *place, const int8_t *chunk, int c0, int c1,
+                        float *y, int32_t width)
+{
+    for (int32_t i = 0; i < width; i++) {
+        struct tree t = {0};
+        int32_t j = 0;
+        for (int c = c0; c < c1; c++) {
+            float sum = 0;
+            for (; j < x->k; j++) {
+                int32_t e;
+                memcpy(&e, &choice[j], sizeof(e));
+                if (place[j] < 0)
+                    continue;
+                if (chunk[e] != c)
+                    break;
+                sum = fmaf(choice[x->k + j], ((const float *)slot_row(r, pairs, place[j]))[i], sum);
+            }
+            tree_push(&t, sum);
+        }
+        y[i] = tree_join(&t);
+    }
+}
+
+void step_expert_combine(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *pairs = slot_of(r, s->in[0]), *choice = slot_of(r, s->in[2]),
+                      *out = slot_of(r, s->out);
+    const struct plan *p = r->plan;
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[3]));
+    int8_t chunk[ROUTE_MAX_EXPERTS];
+    int ep = p->opt.ep, group = p->opt.rank / (p->opt.tp / ep), c0 = 0, c1 = YOKE_CHUNKS, begin, end;
+    for (int32_t e = 0; e < p->graph->axis_n[AX_EXPERT]; e++)
+        chunk[e] = (int8_t)chunk_of(p, e);
+    if (YOKE_CHUNKS % ep == 0) {
+        c0 = group * YOKE_CHUNKS / ep;
+        c1 = c0 + YOKE_CHUNKS / ep;
+    }
+    pool_share(slot_rows(r, out), ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++)
+        combine_row(r, &x, pairs, slot_row(r, choice, i), x.place + (size_t)i * (size_t)x.k, chunk, c0, c1,
+                    slot_row(r, out, i), out->width);
+}
