@@ -70,6 +70,9 @@ struct watch_options {
 /* Runs mpirun to its end. 0, an error, or a rank's exit code with the sentence in e. */
 int watch_mpirun(const struct watch_options *o, struct err *e);
 
+/* Set in the environment of a command that has a supervisor: its rank may speak for itself. */
+#define LAUNCH_SUPERVISED "YOKE_SUPERVISED"
+
 /* `yoke launch-rank LOG_DIR COMMAND ...`, for mpirun only. Returns the exit code. */
 int launch_rank(int argc, char **argv);
 

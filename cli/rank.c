@@ -15,7 +15,7 @@
 #include "base/mem.h"
 #include "cli/command.h"
 #include "cli/launch.h"
-#include "cli/session.h"
+#include "comm/comm.h"
 
 enum { GRACE_MS = 1000 }; /* between asking the command to end and making it */
 
@@ -82,6 +82,7 @@ static void run_command(const struct supervisor *s, int to, pid_t parent, const 
     dup2(to, STDERR_FILENO);
     if (s->rank)
         dup2(to, STDOUT_FILENO); /* only rank 0 has anything to say to the user */
+    setenv(LAUNCH_SUPERVISED, "1", 1);
     execv("/proc/self/exe", argv);
     perror("yoke: cannot start again");
     _exit(127);
@@ -217,7 +218,7 @@ static int report(const struct supervisor *s)
 
 int launch_rank(int argc, char **argv)
 {
-    struct supervisor s = {.rank = launched_rank(), .log = -1, .tail = BUF_INIT};
+    struct supervisor s = {.rank = comm_mpi_rank(), .log = -1, .tail = BUF_INIT};
     struct err e;
     if (argc < 3)
         return fail(&s, ERR_USAGE, "launch-rank is what 'yoke launch' has mpirun start; use 'yoke launch'");

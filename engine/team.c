@@ -151,8 +151,8 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
                               .max_tokens = t->opt.max_tokens,
                               .max_out = t->opt.max_out,
                               .page_tokens = t->opt.page_tokens};
-    int rc = plan_make(t->g, &po, &t->plan, e);
-    return rc ? rc : load_check(t->c, t->plan, t->world->rank == 0 ? warn : NULL, e);
+    int rc = load_check(t->c, t->g, t->world->rank == 0 ? warn : NULL, e);
+    return rc ? rc : plan_make(t->g, &po, &t->plan, e);
 }
 
 /* Ranks on different hosts may have room for different numbers of pages; page numbers are shared, so the

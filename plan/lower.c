@@ -99,25 +99,6 @@ static int32_t staging_slot(struct plan *p, int row_axis, size_t row_bytes)
     return new_slot(p, s);
 }
 
-/* How many of a weight's axes are inputs of the matmuls that use it; 0: it is a vector (norm, bias). An
- * embedding table counts as [rows, cols] too. */
-static int n_inputs(const struct graph *g, val w)
-{
-    for (int i = 0; i < g->n_ops; i++) {
-        const struct op *o = &g->ops[i];
-        if (o->kind == OP_MATMUL && o->in[1].id == w.id)
-            return graph_value(g, o->in[0])->n_dims - 1;
-        if (o->kind == OP_EMBED && o->in[0].id == w.id)
-            return 1;
-        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
-            if (o->in[k].id == w.id)
-                return 1;
-        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
-            return 1;
-    }
-    return 0;
-}
-
 /* One matrix for each expert, or for each head (latent attention's absorbed matrices). */
 static bool is_stacked(const struct value *w)
 {
@@ -145,13 +126,13 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
 {
     const struct graph *g = lo->p->graph;
     enum quant q = lo->p->opt.quant;
-    if (n_inputs(g, w) == 0)
+    if (weight_inputs(g, w) == 0)
         return DT_F32;
-    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
+    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16, f8 = src == DT_F8_E4M3;
     const struct value *v = graph_value(g, w);
     if (is_stacked(v) && v->dim[0] == AX_HEAD)
         return is_float ? src : DT_F32; /* a part of a tensor, turned: no block format survives that */
-    if (q == QUANT_NONE || !is_float || !may_quantise(g, w))
+    if (q == QUANT_NONE || !(is_float || f8) || !may_quantise(g, w))
         return src;
     bool head = value_has(graph_value(g, w), AX_VOCAB);
     return q == QUANT_W4 && !head ? DT_I4G : DT_I8C;
@@ -225,7 +206,7 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     struct plan *p = lo->p;
     const struct graph *g = p->graph;
     const struct value *v = graph_value(g, w);
-    int n_in = n_inputs(g, w);
+    int n_in = weight_inputs(g, w);
     struct plan_weight pw = {.name = v->name,
                              .matrix = n_in > 0,
                              .stacked = is_stacked(v),
@@ -245,10 +226,13 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
         for (int d = first; d < v->n_dims; d++)
             *(d < first_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
         pw.cuts = split_cuts(p, v, n_in, l);
+        if (pw.src == DT_F8_E4M3 && p->opt.source && p->opt.source->scale_block) {
+            int32_t sr, sc;
+            p->opt.source->scale_block(p->opt.source, &sr, &sc);
+            pw.blocks = scale_blocks_at(sr, sc, pw.row.begin, pw.col.begin);
+        }
         struct wmat m;
-        int32_t block = dtype_info(pw.dtype)->block;
-        wmat_init(&m, pw.dtype, range_n(pw.row), range_n(pw.col), block == 256 ? pw.col.begin % block : 0,
-                  &pw.cuts);
+        plan_weight_mat(&pw, &m);
         pw.bytes = ROUND_UP(wmat_bytes(&m), 64) * (size_t)range_n(pw.stack);
     } else {
         pw.row = (struct range){0, 1};
@@ -614,7 +598,7 @@ int plan_lower(struct plan *p, struct err *e)
     }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
-        int n_in = n_inputs(g, w);
+        int n_in = weight_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }
