@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,17 +93,18 @@ int hosts_parse_file(const char *path, struct launch_hosts *h, struct err *e)
     FILE *f = fopen(path, "re");
     if (!f)
         return err_errno(e, "cannot read %s", path);
-    char *line = NULL;
-    size_t cap = 0;
+    char line[1024];
     int rc = 0;
-    for (int i = 1; !rc && getline(&line, &cap, f) >= 0; i++) {
+    for (int i = 1; !rc && fgets(line, sizeof(line), f); i++) {
         char *where = xasprintf("%s:%d", path, i);
-        rc = parse_host_line(line, where, h, e);
+        if (strlen(line) == sizeof(line) - 1)
+            rc = err_set(e, ERR_USAGE, "%s: a line of more than %zu characters", where, sizeof(line) - 2);
+        else
+            rc = parse_host_line(line, where, h, e);
         xfree(where);
     }
     if (!rc && ferror(f))
         rc = err_errno(e, "cannot read %s", path);
-    free(line); /* getline's */
     fclose(f);
     return rc || h->n ? rc : err_set(e, ERR_USAGE, "%s names no host", path);
 }
@@ -372,11 +374,10 @@ static int prepare(struct launch *l, struct err *e)
         rc = make_folders(l->s->log_dir, e);
     if (rc)
         return rc;
-    char *real = realpath(l->s->log_dir, NULL);
-    if (!real)
+    char real[PATH_MAX];
+    if (!realpath(l->s->log_dir, real))
         return err_errno(e, "%s", l->s->log_dir);
     l->log_dir = xstrdup(real);
-    free(real); /* realpath's */
     remove_old_logs(l->log_dir);
     return 0;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -65,6 +66,8 @@ static int fail(int code, const char *msg)
     } else if (*msg) {
         fprintf(stderr, "yoke: error: %s\n", msg);
     }
+    if (code == ERR_RANK_LOST && getenv(LAUNCH_SUPERVISED))
+        sleep(1); /* our end makes mpirun end all; let the report of who was first get out before */
     return exit_code_of(code);
 }
 
