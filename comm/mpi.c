@@ -19,8 +19,12 @@ static int env_int(const char *name)
 int comm_mpi_launched(void)
 {
     /* mpirun of Open MPI; process managers that speak PMI; srun --mpi=pmix */
-    return env_int("OMPI_COMM_WORLD_SIZE") > 1 || env_int("PMI_SIZE") > 1 ||
-           (getenv("PMIX_NAMESPACE") && env_int("SLURM_NTASKS") > 1);
+    int n = env_int("OMPI_COMM_WORLD_SIZE");
+    if (n < 2)
+        n = env_int("PMI_SIZE");
+    if (n < 2 && getenv("PMIX_NAMESPACE"))
+        n = env_int("SLURM_NTASKS");
+    return n > 1 ? n : 0;
 }
 
 int comm_mpi_rank(void)
@@ -61,13 +65,6 @@ static struct {
     int opened, finalize;
 } world;
 
-/* MPI_Finalize would wait for the lost. Not before the process ends: it may still have to say why. */
-static void abort_world(int status, void *ctx)
-{
-    (void)ctx;
-    MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
-}
-
 static void world_close(struct comm *c)
 {
     int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
@@ -75,9 +72,8 @@ static void world_close(struct comm *c)
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
     if (lost)
-        on_exit(abort_world, NULL);
-    else
-        MPI_Finalize();
+        return; /* MPI_Finalize would wait for the lost. That we end without it makes the launcher end all. */
+    MPI_Finalize();
 }
 
 /* Which host am I on? The lowest rank there names it. */
