@@ -84,7 +84,8 @@ struct rope {
     int32_t original_max;                     /* llama3, yarn */
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn: cos and sin are multiplied by it; 1 elsewhere */
-    bool truncate;                            /* yarn: round the correction range */
+    double score_scale; /* yarn with mscale_all_dim: DeepSeek multiplies attention scores by its square */
+    bool truncate;      /* yarn: round the correction range */
     const float *freq_factors; /* [rot / 2] divisors of the plain frequencies, or NULL; owned by the graph */
 };
 

@@ -10,6 +10,7 @@ Python's standard library only, and nothing but the program's own output is look
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -159,15 +160,24 @@ def write_safetensors(path, head, data):
 class _Report(unittest.TestResult):
     """One line per test, in cmocka's words, which scripts/tally.py counts."""
 
+    def __init__(self):
+        super().__init__()
+        self.good, self.bad = set(), set()
+
     def startTest(self, test):
         super().startTest(test)
         self._began = time.monotonic()
 
     def _say(self, kind, test):
+        if not hasattr(test, "_testMethodName"):  # setUpClass
+            self.bad.add(str(test))
+            print(f"[  FAILED  ] {re.sub(r'[^0-9a-zA-Z_]+', '_', str(test)).strip('_')}", flush=True)
+            return
         took = time.monotonic() - self._began
         if took > 2:
             print(f"({took:.1f} s)")
         print(f"[{kind:^10}] {type(test).__name__}_{test._testMethodName}", flush=True)
+        (self.good if kind == "OK" else self.bad).add(test.id())
 
     def addSuccess(self, test):
         super().addSuccess(test)
@@ -201,7 +211,6 @@ def main():
     suite = loader.loadTestsFromNames(sys.argv[1:], module) if sys.argv[1:] else loader.loadTestsFromModule(module)
     result = _Report()
     suite.run(result)
-    bad = len(result.errors) + len(result.failures)
-    good = result.testsRun - bad - len(result.skipped)
+    good, bad = len(result.good), len(result.bad)
     print(f"{good} passed, {bad} failed" + (f", {len(result.skipped)} skipped" if result.skipped else ""))
     sys.exit(1 if bad else 77 if result.skipped and not good else 0)
