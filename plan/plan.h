@@ -198,7 +198,7 @@ static inline size_t plan_kv_token_bytes(const struct plan *p)
     return p->kv_page_bytes / (size_t)p->opt.page_tokens;
 }
 
-/* The program as text (golden tests, `yoke plan`): equal consecutive layers are folded. */
+/* The program as text (tests/golden/plans): equal consecutive layers are folded. */
 void plan_print(const struct plan *p, struct buf *out);
 
 #endif
