@@ -16,6 +16,8 @@ static const struct {
     {"MixtralForCausalLM", "mixtral", mixtral_model},
     {"Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe_model},
     {"Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe_model},
+    {"DeepseekV2ForCausalLM", "deepseek_v2", deepseek_model},
+    {"DeepseekV3ForCausalLM", "deepseek_v3", deepseek_model},
 };
 
 void model_list(struct buf *out)
@@ -62,6 +64,15 @@ int model_build(const json_t *config, struct warn_sink *warn, struct graph **ret
         graph_axis(g, AX_MOE_FFN, p.moe_ffn);
         graph_axis(g, AX_ONE, 1);
     }
+    if (p.kv_lora) {
+        graph_axis(g, AX_KV_LORA, p.kv_lora);
+        graph_axis(g, AX_LATENT, p.kv_lora + p.rope_dim);
+        graph_axis(g, AX_NOPE_DIM, p.nope_dim);
+        graph_axis(g, AX_QK_DIM, p.nope_dim + p.rope_dim);
+        graph_axis(g, AX_V_DIM, p.v_dim);
+    }
+    if (p.q_lora)
+        graph_axis(g, AX_Q_LORA, p.q_lora);
     if (p.shared_ffn)
         graph_axis(g, AX_SHARED_FFN, p.shared_ffn);
     registry[row].build(g, &p);

@@ -93,6 +93,14 @@ struct plan_weight {
     size_t bytes;               /* as held, all of the stack */
 };
 
+/* What a layer caches of a position and head: a K record and a V record, or one record of which the first
+ * v_dim elements are V (latents; not with int8, whose scale ends the record). */
+struct kv_form {
+    int32_t k_dim, v_dim;
+    size_t k_record, v_record; /* bytes */
+    size_t v_at; /* where V's records begin in a page; 0: V is K's beginning, v_record == k_record */
+};
+
 enum slot_kind { SLOT_WORK, SLOT_WEIGHT, SLOT_KV };
 
 struct slot {
@@ -110,6 +118,7 @@ struct slot {
     int32_t root;          /* the slot whose storage this one shares (itself if none) */
     int32_t weight;        /* SLOT_WEIGHT: index into plan->weights */
     struct act_layout act; /* quantised activations; act.kind == ACT_F32 means plain floats */
+    struct kv_form kv;     /* SLOT_KV */
     int32_t layer;         /* SLOT_KV */
     int32_t def, last;     /* first and last step that touches it */
 };
@@ -166,8 +175,7 @@ struct plan {
     struct range layers;     /* this stage's; the first one has the embedding too, the last one the head */
     uint64_t weights_digest; /* names and formats of all weights, this rank's or not */
     size_t work_bytes, weight_bytes;
-    size_t kv_record_bytes; /* one head and position */
-    size_t kv_page_bytes;   /* one page of all layers, K and V, this rank */
+    size_t kv_page_bytes; /* one page of all layers, K and V, this rank */
     int32_t n_kv_layers;
     bool bits_equal;   /* this degree yields the same bits as one rank */
     char why_not[160]; /* if not */
