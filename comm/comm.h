@@ -81,7 +81,7 @@ struct comm *comm_self_new(void);
 /* Fills ret[0..n) with the n endpoints of one group; each goes to its own thread. Closing all of them frees
  * the group. */
 int comm_threads_new(int n, size_t max_bytes, struct comm **ret, struct err *e);
-/* True if this process was started by an MPI launcher with more than one rank. */
+/* How many ranks, if an MPI launcher started this process with more than one; else 0. */
 int comm_mpi_launched(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for

@@ -19,8 +19,12 @@ static int env_int(const char *name)
 int comm_mpi_launched(void)
 {
     /* mpirun of Open MPI; process managers that speak PMI; srun --mpi=pmix */
-    return env_int("OMPI_COMM_WORLD_SIZE") > 1 || env_int("PMI_SIZE") > 1 ||
-           (getenv("PMIX_NAMESPACE") && env_int("SLURM_NTASKS") > 1);
+    int n = env_int("OMPI_COMM_WORLD_SIZE");
+    if (n < 2)
+        n = env_int("PMI_SIZE");
+    if (n < 2 && getenv("PMIX_NAMESPACE"))
+        n = env_int("SLURM_NTASKS");
+    return n > 1 ? n : 0;
 }
 
 #ifndef YOKE_MPI
