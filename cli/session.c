@@ -1,21 +1,11 @@
 #include "cli/session.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
-
-int launched_rank(void)
-{
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < ARRAY_LEN(names) && comm_mpi_launched(); i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i]));
-    return 0;
-}
 
 int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
 {
@@ -68,7 +58,9 @@ static int open_model(struct session *x, struct warn_sink *warn, struct err *e)
     settings_use_generation_config(s, checkpoint_generation_config(x->checkpoint), "generation_config.json",
                                    warn);
     rc = model_build(checkpoint_config(x->checkpoint), warn, &x->graph, &x->hparams, e);
-    return rc ? err_prefix(e, "%s", s->weights) : 0;
+    if (rc)
+        return err_prefix(e, "%s", s->weights);
+    return load_check(x->checkpoint, x->graph, warn, e); /* before any size is computed from it */
 }
 
 static int open_tokenizer(struct session *x, struct err *e)
@@ -194,9 +186,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     int64_t queues = (int64_t)o->dp * o->depth, share = (x->max_batch + queues - 1) / queues;
     int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens,
             want = per_seq * share * o->depth;
-    int ranks_here = comm_mpi_launched()
-                         ? 1
-                         : o->tp * o->pp * o->dp; /* under a launcher each process looks after itself */
+    int ranks_here = comm_mpi_launched() ? comm_mpi_local_size() : o->tp * o->pp * o->dp;
     uint64_t budget = s->memory ? s->memory : free_memory() / 10 * 9 / (uint64_t)ranks_here;
     int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / page) : 0;
     if (s->num_blocks)
@@ -246,7 +236,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     if (rc)
         return rc;
     progress_begin(&bar, "loading", 0, PROGRESS_BYTES);
-    if (launched_rank() == 0) {
+    if (comm_mpi_rank() == 0) {
         o.progress = show_loading;
         o.progress_ctx = &bar;
     }

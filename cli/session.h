@@ -50,7 +50,4 @@ enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint
  * so. */
 int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e);
 
-/* This process's rank as the launcher says it, before anything is opened; 0 without a launcher. */
-int launched_rank(void);
-
 #endif
