@@ -1,5 +1,5 @@
-/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects (DESIGN
- * section 4).
+/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects
+ * (ARCHITECTURE.md, section 3).
  *
  * A run belongs to one thread (its pool's member 0), which feeds it ticks: each runs the whole plan over one
  * batch, a ragged set of sequences' next tokens. Threads walk the plan's steps in order and meet where the

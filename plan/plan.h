@@ -1,14 +1,15 @@
 /* plan.h: one rank's program, worked out from a graph and a split. Read-only once made.
  *
  * Everything about distribution is decided here and nowhere else. Making a plan:
- *   1. split.c   cuts each axis into ranges, one a rank, that fall on the chunks of the summation tree
- * (kernels/sum.h);
- *   2. lower.c   walks the graph once: rules.c says which layouts an op accepts and yields; where an input
- * has another one, the conversion (a collective, or a free slice) is inserted there, and not sooner; integer
- * weights get their input quantised, once per value;
- *   3. memory.c  finds lifetimes, lets outputs take the place of dying inputs, and gives every work buffer an
- * offset;
- *   4. barrier.c marks the steps before which threads must meet, because data really crosses between them.
+ *   1. split.c    cuts each axis into ranges, one a rank, that fall on the chunks of the summation tree
+ *                 (kernels/sum.h), and the layers into pipeline stages;
+ *   2. lower.c    walks the graph once: rules.c says which layouts an op accepts and yields; where an
+ *                 input has another one, the conversion (a collective, or a free slice) is inserted
+ *                 there, and not sooner; integer weights get their input quantised, once per value;
+ *   3. memory.c   finds lifetimes, lets outputs take the place of dying inputs, and gives every work
+ *                 buffer an offset;
+ *   4. barrier.c  marks the steps before which threads must meet, because data really crosses between
+ *                 them.
  * The result lists steps, slots (buffers and weights), and exactly which slice of which tensor this rank
  * needs.
  *
@@ -227,7 +228,7 @@ static inline size_t plan_kv_token_bytes(const struct plan *p)
     return p->kv_page_bytes / (size_t)p->opt.page_tokens;
 }
 
-/* The program as text (golden tests, `yoke plan`): equal consecutive layers are folded. */
+/* The program as text (tests/golden/plans): equal consecutive layers are folded. */
 void plan_print(const struct plan *p, struct buf *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* rules.c: the layout algebra, one rule per kind of op (DESIGN section 3). No rule names a rank or a byte. */
+/* rules.c: the layout algebra, one rule per kind of op (ARCHITECTURE.md, section 6). No rule names a rank or
+ * a byte. */
 #include "plan/internal.h"
 
 static bool is_weight(const struct graph *g, val v)
