@@ -34,7 +34,8 @@ struct batch {
 
 struct run_options {
     int threads;
-    bool crowded; /* more threads on this machine than cores */
+    bool crowded;              /* more threads on this machine than cores */
+    const struct cores *cores; /* what threads are bound to; NULL: nothing. Not kept */
     enum cpu_level level;
     int32_t n_pages;      /* of KV, per layer */
     bool profile;         /* time each kind of step */
