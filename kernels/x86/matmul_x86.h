@@ -380,7 +380,6 @@ static ALWAYS_INLINE void few_float(const struct wmat *w, enum dtype t, const ui
         few_float_panels(w, t, act, act_stride, n_tokens, p, 1, y, ldy);
 }
 
-
 /* ---- blocks of tokens ---- */
 
 /* Tokens of a block: as many as keep the activations in cache_bytes, in whole tiles. */
