@@ -36,10 +36,11 @@ struct run_options {
     int threads;
     bool crowded; /* more threads on this machine than cores */
     enum cpu_level level;
-    int32_t n_pages;   /* of KV, per layer */
-    bool profile;      /* time each kind of step */
-    struct comm *pipe; /* over all ranks, for what goes between pipeline stages; NULL without */
-    int from, to;      /* ranks in it: the same place in the previous and in the next stage */
+    int32_t n_pages;      /* of KV, per layer */
+    bool profile;         /* time each kind of step */
+    struct comm *pipe;    /* over all ranks, for what goes between pipeline stages; NULL without */
+    struct comm *experts; /* over the ranks that experts are spread over; NULL if they are not */
+    int from, to;         /* ranks in it: the same place in the previous and in the next stage */
 };
 
 struct run;

@@ -5,7 +5,7 @@
 #   scripts/test.sh quick        without the sanitizers
 #
 # The last line is "N passed, N failed": test functions and checks of all suites together. Logs: output/test/.
-[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # `sh scripts/test.sh` works too
+[ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@" # sh scripts/test.sh works too
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-all}
