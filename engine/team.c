@@ -38,6 +38,7 @@ struct team {
     struct weights *weights;
     struct run *run;
     double load_s;
+    int local_ranks; /* that share this host's cores */
     /* the tick's batch on its way between ranks */
     int32_t *message;
     size_t cap;
@@ -404,6 +405,16 @@ int team_serve(struct team *t, struct err *e)
     return rc;
 }
 
+/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
+ * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
+ */
+static int cores_of_a_rank(int ranks)
+{
+    if (!comm_mpi_launched())
+        return MAX(1, cpu_count() / ranks);
+    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
+}
+
 static bool is_crowded(const struct team *t)
 {
     return t->opt.threads > cores_of_a_rank(t->local_ranks);
@@ -526,6 +537,7 @@ static int start_threads(struct team *t, struct comm **comms, struct err *e)
     XNEW_N(t->threads, (size_t)n);
     for (int i = 1; i < n; i++) {
         struct team *o = new_rank(t->c, t->g, &t->opt, comms[i]);
+        o->local_ranks = t->local_ranks;
         t->others[t->n_others] = o;
         int rc = pthread_create(&t->threads[t->n_others], NULL, rank_main, o);
         if (rc) {
