@@ -102,7 +102,7 @@ int hosts_parse_file(const char *path, struct launch_hosts *h, struct err *e)
     }
     if (!rc && ferror(f))
         rc = err_errno(e, "cannot read %s", path);
-    free(line); /* getline's */
+    xfree(line); /* getline's */
     fclose(f);
     return rc || h->n ? rc : err_set(e, ERR_USAGE, "%s names no host", path);
 }
@@ -376,7 +376,7 @@ static int prepare(struct launch *l, struct err *e)
     if (!real)
         return err_errno(e, "%s", l->s->log_dir);
     l->log_dir = xstrdup(real);
-    free(real); /* realpath's */
+    xfree(real); /* realpath's */
     remove_old_logs(l->log_dir);
     return 0;
 }

@@ -683,7 +683,15 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    int rc = team_post(t, 0, b, e);
+    const struct batch idle = {0};
+    const float *nothing;
+    int others = team_spreads(t) ? t->opt.dp - 1 : 0, rc = 0;
+    for (int l = others; l > 0 && !rc; l--) /* their experts are needed too */
+        rc = team_post(t, l, &idle, e);
+    if (!rc)
+        rc = team_post(t, 0, b, e);
+    for (int l = others; l > 0 && !rc; l--)
+        rc = team_wait(t, l, &nothing, e);
     return rc ? rc : team_wait(t, 0, ret_logits, e);
 }
 

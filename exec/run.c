@@ -138,8 +138,3 @@ void run_report(const struct run *r, struct run_report *ret)
                                .ticks = r->ticks};
     memcpy(ret->step_ns, r->step_ns, sizeof(ret->step_ns));
 }
-
-struct pool *run_pool(struct run *r)
-{
-    return r->pool;
-}

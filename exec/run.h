@@ -58,7 +58,6 @@ struct run_report {
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
 };
 void run_report(const struct run *r, struct run_report *ret);
-struct pool *run_pool(struct run *r); /* for loaders that want to pack with it between ticks */
 
 /* inv_freq[i] of rope r, i < rot / 2, as transformers' modeling_rope_utils computes them (in float, as it
  * does). */
