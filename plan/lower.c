@@ -128,11 +128,11 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
     enum quant q = lo->p->opt.quant;
     if (weight_inputs(g, w) == 0)
         return DT_F32;
-    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
+    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16, f8 = src == DT_F8_E4M3;
     const struct value *v = graph_value(g, w);
     if (is_stacked(v) && v->dim[0] == AX_HEAD)
         return is_float ? src : DT_F32; /* a part of a tensor, turned: no block format survives that */
-    if (q == QUANT_NONE || !is_float || !may_quantise(g, w))
+    if (q == QUANT_NONE || !(is_float || f8) || !may_quantise(g, w))
         return src;
     bool head = value_has(graph_value(g, w), AX_VOCAB);
     return q == QUANT_W4 && !head ? DT_I4G : DT_I8C;
@@ -226,10 +226,13 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
         for (int d = first; d < v->n_dims; d++)
             *(d < first_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
         pw.cuts = split_cuts(p, v, n_in, l);
+        if (pw.src == DT_F8_E4M3 && p->opt.source && p->opt.source->scale_block) {
+            int32_t sr, sc;
+            p->opt.source->scale_block(p->opt.source, &sr, &sc);
+            pw.blocks = scale_blocks_at(sr, sc, pw.row.begin, pw.col.begin);
+        }
         struct wmat m;
-        int32_t block = dtype_info(pw.dtype)->block;
-        wmat_init(&m, pw.dtype, range_n(pw.row), range_n(pw.col), block == 256 ? pw.col.begin % block : 0,
-                  &pw.cuts);
+        plan_weight_mat(&pw, &m);
         pw.bytes = ROUND_UP(wmat_bytes(&m), 64) * (size_t)range_n(pw.stack);
     } else {
         pw.row = (struct range){0, 1};

@@ -54,6 +54,8 @@ static inline int32_t range_n(struct range r)
 /* What the planner must know of a weight in the checkpoint: its number format; DT_NONE: it is not there. */
 struct weight_source {
     enum dtype (*dtype_of)(const struct weight_source *s, const char *name);
+    /* Rows and columns that share a scale of float8 weights; NULL: no float8 here, or without scales. */
+    void (*scale_block)(const struct weight_source *s, int32_t *ret_rows, int32_t *ret_cols);
 };
 
 enum quant { QUANT_NONE, QUANT_W8A8, QUANT_W4 };
@@ -90,6 +92,7 @@ struct plan_weight {
     struct range stack;         /* this rank's experts; {0, 1} if not stacked */
     struct range row, col;      /* this rank's part */
     struct cuts cuts;           /* of the local columns; matrices only */
+    struct scale_blocks blocks; /* float8 with scales; else scale_rows is 0 */
     size_t bytes;               /* as held, all of the stack */
 };
 
@@ -180,6 +183,9 @@ struct plan {
     bool bits_equal;   /* this degree yields the same bits as one rank */
     char why_not[160]; /* if not */
 };
+
+/* The packed matrix (one of the stack) that a plan_weight describes, without data. */
+void plan_weight_mat(const struct plan_weight *w, struct wmat *ret);
 
 /* ERR_SPLIT says which degrees are legal for this model. */
 int plan_make(const struct graph *g, const struct plan_options *o, struct plan **ret, struct err *e);

@@ -356,7 +356,7 @@ class CommandLine(Case):
             self.assertRegex(listed, rf"(?m)^ +{code}  ")
 
     def test_what_is_not_built(self):
-        for words, args in ((("expert", "not built"), ("--ep", 2, "--dp", 2)), (("trace", "not built"), ("--trace", "f"))):
+        for words, args in ((("expert", "not built"), ("--ep", 2, "--dp", 2)), (("trace", "not supported"), ("--trace", "f"))):
             r = yoke("run", "-m", LLAMA, "-p", "x", *args)
             self.assertIn(r.code, (USAGE, UNREADABLE), r)
             for w in words:
