@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/transport.h"
 
 int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
 {
@@ -24,12 +25,13 @@ int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err
         return err_set(e, ERR_SPLIT,
                        "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
                        (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "expert parallelism of %lld spans replicas (tensor parallelism is %lld), which is not "
-                       "built yet; degrees that divide "
-                       "the tensor parallelism are",
-                       (long long)s->ep, (long long)s->tp);
+    if (s->tp % s->ep && s->ep != s->dp * s->tp)
+        return err_set(e, ERR_SPLIT,
+                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
+                       "are split within a replica "
+                       "(degrees that divide %lld) or spread over all of them (%lld)",
+                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
+                       (long long)(s->dp * s->tp));
     return 0;
 }
 
@@ -136,6 +138,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->ep = (int)s->ep;
     o->depth = (int)(s->micro_batches > 1 ? s->micro_batches : s->pp);
     o->threads = (int)s->threads;
+    o->bind = s->bind == BIND_AUTO;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
     o->kv = session_kv_dtype(s, x->checkpoint);
@@ -163,7 +166,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
                                   .rank = 0,
                                   .pp = o->pp,
                                   .stage = stage,
+
                                   .ep = o->ep,
+                                  .dp = o->dp,
                                   .source = &source.base,
                                   .quant = o->quant,
                                   .kv = o->kv,
@@ -245,6 +250,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->load_s = clock_s() - before;
     if (rc || team_is_worker(x->team))
         return rc;
+    transport_tell(x, warn);
     struct engine_options eo = {.max_batch = x->max_batch,
                                 .max_context = x->max_context,
                                 .prefill_chunk = (int32_t)s->prefill_chunk,

@@ -449,7 +449,7 @@ int load_weights(const struct checkpoint *c, const struct plan *p, int threads, 
     struct pool *pool = NULL;
     int rc = weights_new(p, &lo.w, e);
     if (!rc)
-        rc = pool_new(threads, true, &pool, e);
+        rc = pool_new(threads, true, NULL, &pool, e);
     if (rc)
         goto done;
     XNEW_N(lo.errs, (size_t)threads);

@@ -81,6 +81,7 @@ fi
 check layers python3 scripts/check_layers.py
 check headers scripts/check_headers.sh
 check format scripts/check_format.sh
+check docs scripts/check_docs.sh
 
 if check build-gcc build build gcc; then
     suite tests build
