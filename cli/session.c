@@ -25,12 +25,13 @@ int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err
         return err_set(e, ERR_SPLIT,
                        "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
                        (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "expert parallelism of %lld spans replicas (tensor parallelism is %lld), which is not "
-                       "built yet; degrees that divide "
-                       "the tensor parallelism are",
-                       (long long)s->ep, (long long)s->tp);
+    if (s->tp % s->ep && s->ep != s->dp * s->tp)
+        return err_set(e, ERR_SPLIT,
+                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
+                       "are split within a replica "
+                       "(degrees that divide %lld) or spread over all of them (%lld)",
+                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
+                       (long long)(s->dp * s->tp));
     return 0;
 }
 
@@ -165,7 +166,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
                                   .rank = 0,
                                   .pp = o->pp,
                                   .stage = stage,
+
                                   .ep = o->ep,
+                                  .dp = o->dp,
                                   .source = &source.base,
                                   .quant = o->quant,
                                   .kv = o->kv,

@@ -33,7 +33,8 @@ struct team {
     struct team_options opt;
     struct comm *world, *comm; /* all ranks; this stage's */
     int lane, stage, tp_rank;  /* this rank's place */
-    struct comm *to_zero;      /* leaders of last stages: for logits; NULL where rank 0 is that leader */
+    struct comm *experts; /* this stage's ranks of all lanes, where experts are spread over them; else NULL */
+    struct comm *to_zero; /* leaders of last stages: for logits; NULL where rank 0 is that leader */
     struct plan *plan;
     struct weights *weights;
     struct run *run;
@@ -65,6 +66,11 @@ static int leader_of(const struct team *t, int lane, int stage)
 static bool is_leader(const struct team *t)
 {
     return t->tp_rank == 0;
+}
+
+bool team_spreads(const struct team *t)
+{
+    return t->opt.dp > 1 && t->opt.ep == t->opt.dp * t->opt.tp && t->g->axis_n[AX_EXPERT];
 }
 
 static bool is_last_stage(const struct team *t)
@@ -144,6 +150,8 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
                               .pp = t->opt.pp,
                               .stage = t->stage,
                               .ep = t->opt.ep,
+                              .dp = t->opt.dp,
+                              .lane = t->lane,
                               .rank = t->comm->rank,
                               .source = &source.base,
                               .quant = t->opt.quant,
@@ -192,6 +200,7 @@ static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile,
                                  .pipe = t->world,
+                                 .experts = t->experts,
                                  .from = t->world->rank - t->opt.tp,
                                  .to = t->world->rank + t->opt.tp};
         rc = run_new(t->plan, t->weights, t->comm, &ro, &t->run, e);
@@ -232,6 +241,7 @@ static void release_rank(struct team *t)
     weights_free(t->weights);
     plan_free(t->plan);
     comm_close(t->to_zero);
+    comm_close(t->experts);
     if (t->comm != t->world)
         comm_close(t->comm);
     comm_close(t->world);
@@ -421,6 +431,8 @@ static int take_place(struct team *t, struct err *e)
     int rc = settle_in(t, e);
     if (!rc && t->world->size > t->opt.tp)
         rc = comm_split(t->world, me / t->opt.tp, t->tp_rank, &t->comm, e);
+    if (!rc && team_spreads(t))
+        rc = comm_split(t->world, t->stage, t->lane * t->opt.tp + t->tp_rank, &t->experts, e);
     if (!rc && me == 0)
         XNEW_N(t->results, (size_t)t->opt.dp);
     for (int l = 0; l < t->opt.dp && !rc; l++) {
@@ -671,7 +683,15 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    int rc = team_post(t, 0, b, e);
+    const struct batch idle = {0};
+    const float *nothing;
+    int others = team_spreads(t) ? t->opt.dp - 1 : 0, rc = 0;
+    for (int l = others; l > 0 && !rc; l--) /* their experts are needed too */
+        rc = team_post(t, l, &idle, e);
+    if (!rc)
+        rc = team_post(t, 0, b, e);
+    for (int l = others; l > 0 && !rc; l--)
+        rc = team_wait(t, l, &nothing, e);
     return rc ? rc : team_wait(t, 0, ret_logits, e);
 }
 

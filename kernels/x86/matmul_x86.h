@@ -13,6 +13,7 @@
  *     dots_group()      the exact sums of one group of 32 columns for 8 rows and one token, of the contract's
  *                       codes: isum[0], for q6_k isum[0] and isum[1] of its halves. q: 32 activations; sums:
  *                       theirs by 16, int16[2]
+ *     few_f8()          as few_float, but of float8: with vectors of the level's own width
  *     dots_add()        isum + sum of (code + DOTS_ADD_OFFSET) * q over 32 columns of 8-bit codes
  */
 #ifndef YOKE_KERNELS_X86_MATMUL_X86_H
@@ -299,7 +300,7 @@ static ALWAYS_INLINE __m256 float_column(enum dtype t, const uint8_t *panel, siz
 /* As prefetch_group, for columns that are about to be unpacked. */
 static ALWAYS_INLINE void prefetch_columns(enum dtype t, const uint8_t *panel, size_t k)
 {
-    _mm_prefetch((const char *)panel + (t == DT_F32 ? 32 : 16) * k + 4096, _MM_HINT_T0);
+    _mm_prefetch((const char *)panel + (t == DT_F32 ? 32 : t == DT_F8_E4M3 ? 8 : 16) * k + 4096, _MM_HINT_T0);
 }
 
 /* Float8: a code's bits, spread out, are an f16 of 2^-8 times the value, subnormals included. NaN would be
@@ -377,76 +378,6 @@ static ALWAYS_INLINE void few_float(const struct wmat *w, enum dtype t, const ui
         few_float_panels(w, t, act, act_stride, n_tokens, p, 4, y, ldy);
     for (; p < panel1; p++)
         few_float_panels(w, t, act, act_stride, n_tokens, p, 1, y, ldy);
-}
-
-/* As few_float_panels. A chunk is a sum over its scale blocks. */
-static ALWAYS_INLINE void few_f8_panels(const struct wmat *w, const uint8_t *act, size_t act_stride,
-                                        int n_tokens, int32_t p, int n, float *y, size_t ldy)
-{
-    const uint8_t *panel = wmat_panel(w, p);
-    size_t step = w->panel_bytes;
-    __m256 part[TREE_PARTS * FEW_CHAINS];
-    for (int c = 0; c < w->cuts.n; c++) {
-        __m256 sum[FEW_CHAINS];
-        for (int i = 0; i < n * n_tokens; i++)
-            sum[i] = _mm256_setzero_ps();
-        for (int32_t k = w->cuts.at[c], end = w->cuts.at[c + 1]; k < end;) {
-            int32_t b = f8_block(w, k), stop = scale_end(w, k, end);
-            const uint8_t *codes = panel + f8_column_at(b, k), *x = act + 4 * (size_t)k;
-            __m256 acc[FEW_CHAINS];
-            UNROLL
-            for (int i = 0; i < n * n_tokens; i++)
-                acc[i] = _mm256_setzero_ps();
-            for (; k + 2 <= stop; k += 2, codes += 16, x += 8) {
-                UNROLL
-                for (int h = 0; h < n; h++) {
-                    __m256 wk[2];
-                    f8_two_columns(codes + (size_t)h * step, wk);
-                    UNROLL
-                    for (int i = 0; i < n_tokens; i++) {
-                        __m256 *a = &acc[h * n_tokens + i];
-                        const uint8_t *xi = x + (size_t)i * act_stride;
-                        *a = _mm256_fmadd_ps(wk[0], _mm256_set1_ps(load_float(xi)), *a);
-                        *a = _mm256_fmadd_ps(wk[1], _mm256_set1_ps(load_float(xi + 4)), *a);
-                    }
-                }
-            }
-            UNROLL
-            for (int h = 0; h < n; h++) {
-                __m256 wk = _mm256_setzero_ps(), scale = f8_scales(w, panel + (size_t)h * step, b);
-                if (k < stop)
-                    wk = f8_column(codes + (size_t)h * step);
-                UNROLL
-                for (int i = 0; i < n_tokens; i++) {
-                    int j = h * n_tokens + i;
-                    if (k < stop)
-                        acc[j] = _mm256_fmadd_ps(wk, _mm256_set1_ps(load_float(x + (size_t)i * act_stride)),
-                                                 acc[j]);
-                    sum[j] = _mm256_fmadd_ps(acc[j], scale, sum[j]);
-                }
-            }
-            k = stop;
-        }
-        for (int i = 0; i < n * n_tokens; i++)
-            tree8_push(part + i, FEW_CHAINS, c, sum[i]);
-    }
-    for (int h = 0; h < n; h++)
-        for (int i = 0; i < n_tokens; i++)
-            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)(p + h),
-                       tree8_join(part + h * n_tokens + i, FEW_CHAINS, w->cuts.n),
-                       w->rows - WMAT_PANEL * (p + h));
-}
-static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
-                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
-{
-    (void)t;
-    int32_t p = panel0;
-    for (; p + 8 <= panel1 && n_tokens == 1; p += 8)
-        few_f8_panels(w, act, act_stride, n_tokens, p, 8, y, ldy);
-    for (; p + 4 <= panel1; p += 4)
-        few_f8_panels(w, act, act_stride, n_tokens, p, 4, y, ldy);
-    for (; p < panel1; p++)
-        few_f8_panels(w, act, act_stride, n_tokens, p, 1, y, ldy);
 }
 
 /* ---- blocks of tokens ---- */
