@@ -138,7 +138,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->ep = (int)s->ep;
     o->depth = (int)(s->micro_batches > 1 ? s->micro_batches : s->pp);
     o->threads = (int)s->threads;
-    o->bind = s->bind == BIND_AUTO;
+    o->bind = (enum place_bind)s->bind;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
     o->kv = session_kv_dtype(s, x->checkpoint);

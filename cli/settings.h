@@ -65,7 +65,7 @@ enum { PROMPTS_AUTO, PROMPTS_TEXT, PROMPTS_JSONL };
 enum { WANT_FULL, WANT_W8A8, WANT_W4 }; /* --quant; the same numbers as enum quant */
 enum { CACHE_AUTO, CACHE_F32, CACHE_F16, CACHE_BF16, CACHE_INT8 }; /* --kv-dtype; enum kv_dtype, plus one */
 enum { CPU_AUTO = -1 };                                            /* else enum cpu_level */
-enum { BIND_AUTO, BIND_NONE };                                     /* --bind */
+enum { BIND_NONE, BIND_AUTO, BIND_CORES };                         /* --bind; enum place_bind */
 enum { QCFG_NONE, QCFG_INT8, QCFG_INT4 };
 
 /* How tokens are chosen and when a text ends: what one request may set for itself. Lengths count tokens; 0

@@ -1,5 +1,6 @@
 #include "engine/place.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,12 @@
 struct card {
     char machine[64];
     uint8_t may[CPU_MAX / 8];
+    int32_t running; /* on this machine, at this moment; last: see find_sharers */
+};
+
+struct sharers {
+    int index, count; /* this one's place among those that share its cores, and how many they are */
+    int running;      /* as the one who saw least saw it */
 };
 
 /* Containers of one machine may have names of their own, and those of two the same one; the kernel's boot is
@@ -23,9 +30,19 @@ static void machine_name(char *ret, size_t n)
         fclose(f);
 }
 
-/* How many ranks share this one's cores, and its place among them. */
-static int find_sharers(struct comm *all, const struct cores *mine, int *ret_index, int *ret_count,
-                        struct err *e)
+/* Tasks that run or wait for a core. */
+static int running_tasks(void)
+{
+    int n = 0;
+    FILE *f = fopen("/proc/loadavg", "re");
+    if (!f || fscanf(f, "%*f %*f %*f %d", &n) != 1)
+        n = 0;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static int find_sharers(struct comm *all, const struct cores *mine, struct sharers *ret, struct err *e)
 {
     struct card *card;
     size_t *bytes;
@@ -37,34 +54,37 @@ static int find_sharers(struct comm *all, const struct cores *mine, int *ret_ind
     machine_name(me->machine, sizeof(me->machine));
     for (int i = 0; i < mine->n; i++)
         me->may[mine->cpu[i] / 8] |= (uint8_t)(1 << mine->cpu[i] % 8);
+    me->running = running_tasks();
     struct card self = *me;
     int rc = comm_allgather(all, &self, card, bytes, e);
-    *ret_index = *ret_count = 0;
+    *ret = (struct sharers){.running = self.running};
     for (int i = 0; i < all->size; i++)
-        if (!memcmp(&card[i], &self, sizeof(self))) {
-            *ret_index += i < all->rank;
-            *ret_count += 1;
+        if (!memcmp(&card[i], &self, offsetof(struct card, running))) {
+            ret->index += i < all->rank;
+            ret->count += 1;
+            ret->running = MIN(ret->running, card[i].running);
         }
     xfree(card);
     xfree(bytes);
     return rc;
 }
 
-int place_rank(struct comm *all, int threads, bool bind, struct place *ret, struct err *e)
+int place_rank(struct comm *all, int threads, enum place_bind bind, struct place *ret, struct err *e)
 {
     struct cores mine;
-    int index = 0, count = 1, usable = cpu_count();
+    struct sharers sharers;
     cores_allowed(&mine);
-    int rc = all->size > 1 ? find_sharers(all, &mine, &index, &count, e) : 0;
+    int usable = cpu_count(), rc = find_sharers(all, &mine, &sharers, e);
     if (rc)
         return rc;
-    cores_share(NULL, &mine, index, count, &ret->cores);
+    int others = sharers.running - sharers.count;
+    ret->cores.n = 0;
+    if (bind == PLACE_CORES || (bind == PLACE_AUTO && others <= MAX(1, mine.n / 4)))
+        cores_share(NULL, &mine, sharers.index, sharers.count, &ret->cores);
     bool own = ret->cores.n && usable >= mine.n; /* not where a quota allows less than its cores */
-    int share = own ? ret->cores.n : MAX(1, usable / count);
+    int share = own ? ret->cores.n : MAX(1, usable / sharers.count);
     ret->threads = threads ? threads : share;
     ret->crowded = ret->threads > share;
-    if (!bind)
-        ret->cores.n = 0;
     return 0;
 }
 

@@ -12,6 +12,10 @@
 #include "base/cpu.h"
 #include "comm/comm.h"
 
+/* A bound rank waits where an unbound one would move, so PLACE_AUTO binds only if, as the run starts, not
+ * many others want to run. */
+enum place_bind { PLACE_NONE, PLACE_AUTO, PLACE_CORES };
+
 struct place {
     int threads;        /* at least 1 */
     struct cores cores; /* n 0: any */
@@ -19,7 +23,7 @@ struct place {
 };
 
 /* Collective over all ranks. threads: as the user said; 0: this rank's share of the cores. */
-int place_rank(struct comm *all, int threads, bool bind, struct place *ret, struct err *e);
+int place_rank(struct comm *all, int threads, enum place_bind bind, struct place *ret, struct err *e);
 
 /* The number of hosts that the ranks are on. */
 int place_hosts(const struct comm *all);

@@ -18,13 +18,14 @@
 
 #include "base/cpu.h"
 #include "engine/load.h"
+#include "engine/place.h"
 #include "exec/run.h"
 
 struct team_options {
-    int tp, pp, dp, ep; /* 0 counts as 1 */
-    int depth;          /* ticks in flight of a lane; 0: pp */
-    int threads;        /* per rank; 0: as many as its share of the cores */
-    bool bind;          /* each rank to cores of its own (place.h) */
+    int tp, pp, dp, ep;   /* 0 counts as 1 */
+    int depth;            /* ticks in flight of a lane; 0: pp */
+    int threads;          /* per rank; 0: as many as its share of the cores */
+    enum place_bind bind; /* each rank to cores of its own */
     enum cpu_level level;
     enum quant quant;
     enum kv_dtype kv;

@@ -120,7 +120,7 @@ class Launch(Case):
 
     @unittest.skipIf(len(CORES) < 2, "needs two cores")
     def test_ranks_get_cores_of_their_own(self):
-        p, _ = self.start_long("--tp", 2)
+        p, _ = self.start_long("--tp", 2, "--bind", "cores")
         sets = {}
         for rank, pid in ranks_of(p.pid).items():
             sets[rank] = os.sched_getaffinity(pid)
@@ -131,7 +131,7 @@ class Launch(Case):
 
     def test_one_core_for_all(self):
         for n in (1, 2, 4):
-            r = self.launch(*run_args(n), "--stats", launcher=["taskset", "-c", CORES[0]])
+            r = self.launch(*run_args(n), "--stats", "--bind", "cores", launcher=["taskset", "-c", CORES[0]])
             self.assertEqual(r.code, 0, r)
             self.assertEqual("share 1 core:" in r.err, n > 1, r)
             self.assertIn("rank 0: 1 thread on cores " + (str(CORES[0]) if n == 1 else "any"), r.err, r)
