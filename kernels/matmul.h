@@ -42,6 +42,7 @@
 #ifndef YOKE_KERNELS_MATMUL_H
 #define YOKE_KERNELS_MATMUL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/dtype.h"
@@ -49,6 +50,11 @@
 #include "kernels/sum.h"
 
 #define WMAT_PANEL 8 /* rows of a panel */
+
+/* What a packed byte means (matmul_layout.h), and how I8C and I4G are made from floats. Raise it with any
+ * change of either: shard sets hold packed bytes, and are refused if they were written under another number.
+ * It is the same for every CPU level. */
+#define WMAT_PACKING_VERSION 1
 
 struct wmat {
     enum dtype dtype;
@@ -74,6 +80,18 @@ static inline size_t wmat_bytes(const struct wmat *w)
  * packed by different threads. */
 void wmat_pack(struct wmat *w, int32_t row0, int32_t n_rows, enum dtype src_dtype, const void *src,
                size_t src_stride);
+
+/* Whether columns [to_col, + n_cols) of `to` and [from_col, + n_cols) of `from` are the same whole chunks. Only
+ * i8c asks for it, whose scales belong to chunks; for all other formats it is true. */
+bool wmat_same_chunks(const struct wmat *to, int32_t to_col, const struct wmat *from, int32_t from_col,
+                      int32_t n_cols);
+/* Moves a rectangle between matrices of one dtype that hold parts of the same tensor; codes and scales are
+ * copied as they are, so that the result has the bits of wmat_pack on the tensor itself. `to` was zeroed
+ * before. Integer formats: columns are whole groups of 32 (or end both matrices), at the same place of their
+ * 256-column blocks (K-quants), and the same chunks (see above). Different panels of `to` may be written by
+ * different threads. */
+void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wmat *from, int32_t from_row,
+               int32_t from_col, int32_t n_rows, int32_t n_cols);
 
 /* One row as floats: scale * code (+ min), the rounding of the formats' reference. For embeddings and for
  * tests. */
