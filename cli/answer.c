@@ -104,7 +104,7 @@ static void end(struct answer *a, enum finish why)
     if (a->ended)
         return;
     a->ended = true;
-    a->finish = why;
+    a->finish = a->stopped ? FINISH_STOP : why; /* a stop string may come with the last token allowed */
     if (!a->stopped) {
         detokenizer_flush(a->detokenizer, &a->text);
         size_t cut = find_stop(a, a->sent);

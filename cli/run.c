@@ -237,7 +237,7 @@ static int run_many(struct runner *r, const struct prompts *p, struct err *e)
 /* --- a conversation --- */
 
 static const char chat_help[] = "  /reset        forget the conversation\n"
-                                "  /system TEXT  forget it and set the system prompt\n"
+                                "  /system TEXT  forget it and set the system prompt; without TEXT: none\n"
                                 "  /exit         leave (so does Ctrl-D; Ctrl-C stops an answer)\n"
                                 "  a line that ends in \\ goes on in the next one\n";
 
@@ -261,8 +261,8 @@ static void prompt_user(const char *text)
         fputs(text, stderr);
 }
 
-/* One entry, joined over lines that end in a backslash. False at the end of input, or at Ctrl-C on an empty
- * line. */
+/* One entry, joined over lines that end in a backslash. False at the end of input. Ctrl-C drops what was
+ * typed: the entry is empty. */
 static bool read_entry(struct buf *entry)
 {
     char *line = NULL;
@@ -275,9 +275,9 @@ static bool read_entry(struct buf *entry)
         if (n < 0 && errno == EINTR && interrupted) {
             interrupted = 0;
             clearerr(stdin);
-            fputc('\n', stderr);
-            got = entry->len > 0; /* Ctrl-C drops a half-typed entry; on an empty line it leaves */
+            fputs("\n(/exit or Ctrl-D leaves)\n", stderr);
             buf_clear(entry);
+            got = true;
             break;
         }
         if (n < 0)
@@ -334,29 +334,52 @@ static bool turn_may_go_on(int rc)
     return rc == ERR_LIMIT || rc == ERR_USAGE || rc == ERR_FORMAT;
 }
 
+static bool is_word(const char *at, size_t n, const char *word)
+{
+    return strlen(word) == n && !memcmp(at, word, n);
+}
+
+/* What begins with a slash and one word is meant for us. True if it was one of our commands (*ret_leave: to
+ * end) or looks like one mistyped; false if it is for the model, such as a path. */
+static bool chat_command(struct chat *c, const char *entry, bool *ret_leave)
+{
+    size_t n = *entry == '/' ? 1 + strspn(entry + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
+    if (n < 2 || (entry[n] && entry[n] != ' '))
+        return false;
+    const char *rest = entry + n + strspn(entry + n, " ");
+    if (is_word(entry, n, "/system")) {
+        xfree(c->system);
+        c->system = *rest ? xstrdup(rest) : NULL;
+        chat_reset(c);
+    } else if (*rest) {
+        return false;
+    } else if (is_word(entry, n, "/exit") || is_word(entry, n, "/quit")) {
+        *ret_leave = true;
+    } else if (is_word(entry, n, "/help")) {
+        fputs(chat_help, stderr);
+    } else if (is_word(entry, n, "/reset") || is_word(entry, n, "/clear")) {
+        chat_reset(c);
+    } else {
+        fprintf(stderr, "yoke: there is no command %.*s; /help lists them\n", (int)n, entry);
+    }
+    return true;
+}
+
 static int run_chat(struct runner *r, struct err *e)
 {
     struct chat c = {.r = r, .system = r->s->system ? xstrdup(r->s->system) : NULL};
     struct buf entry = BUF_INIT;
+    bool leave = false;
     int rc = template_open(r->session.tokenizer, r->s->weights, &r->template, e);
     if (!rc && isatty(STDIN_FILENO))
         fprintf(stderr, "%s; context %d tokens. /help lists commands.\n", r->s->weights,
                 r->session.max_context);
     chat_reset(&c);
-    while (!rc && read_entry(&entry)) {
-        if (!entry.len)
+    while (!rc && !leave && read_entry(&entry)) {
+        if (!entry.len || chat_command(&c, entry.s, &leave))
             continue;
-        if (!strcmp(entry.s, "/exit") || !strcmp(entry.s, "/quit"))
-            break;
-        if (!strcmp(entry.s, "/help")) {
-            fputs(chat_help, stderr);
-        } else if (!strcmp(entry.s, "/reset") || !strcmp(entry.s, "/clear")) {
-            chat_reset(&c);
-        } else if (!strncmp(entry.s, "/system ", 8)) {
-            xfree(c.system);
-            c.system = xstrdup(entry.s + 8);
-            chat_reset(&c);
-        } else if ((rc = chat_turn(&c, entry.s, entry.len, e)) && turn_may_go_on(rc)) {
+        rc = chat_turn(&c, entry.s, entry.len, e);
+        if (turn_may_go_on(rc)) {
             fprintf(stderr, "yoke: %s\n", e->msg);
             rc = 0;
         }

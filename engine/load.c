@@ -13,8 +13,36 @@
 struct source {
     const struct tensor *tensor;
     int64_t row0; /* of the matrix, in the tensor seen as rows */
-    int64_t rows; /* of one expert's matrix, if it is stacked; 0 if the tensor is the matrix */
+    int64_t rows; /* of one expert's (or head's) matrix, if it is stacked; 0 if the tensor is the matrix */
+    bool turned;  /* the tensor holds the matrix's columns as rows */
+    bool of_kv_b; /* one head's part of kv_b_proj */
 };
+
+/* DeepSeek's kv_b_proj [heads x (nope + v), kv_lora] holds what latent attention absorbs: of each head first
+ * the rows that make keys, wanted turned, then those that make values. */
+static struct source source_in_kv_b(const struct checkpoint *c, const char *name, const char *star,
+                                    int32_t head)
+{
+    struct source s = {0};
+    int n = (int)(star - name); /* "... .self_attn.k_b_proj." */
+    char *whole = xasprintf("%.*skv_b_proj%s", n - (int)strlen("k_b_proj."), name, star + 1);
+    s.tensor = checkpoint_find(c, whole);
+    xfree(whole);
+    const json_t *config = checkpoint_config(c);
+    int64_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
+    int64_t nope = json_integer_value(json_object_get(config, "qk_nope_head_dim"));
+    if (!s.tensor || s.tensor->n_dims != 2 || heads < 1 || s.tensor->dim[0] % heads || nope < 1 ||
+        nope >= s.tensor->dim[0] / heads) {
+        s.tensor = NULL;
+        return s;
+    }
+    int64_t each = s.tensor->dim[0] / heads;
+    s.of_kv_b = true;
+    s.turned = star[-(int)strlen("k_b_proj.")] == 'k';
+    s.rows = s.turned ? nope : each - nope;
+    s.row0 = head * each + (s.turned ? 0 : nope);
+    return s;
+}
 
 static struct source source_of(const struct checkpoint *c, const char *name, int32_t expert)
 {
@@ -39,6 +67,8 @@ static struct source source_of(const struct checkpoint *c, const char *name, int
             s.row0 = expert * s.rows;
         }
     }
+    if (!s.tensor && (strstr(name, "k_b_proj.*") || strstr(name, "v_b_proj.*")))
+        s = source_in_kv_b(c, name, star, expert);
     size_t n = strlen(bare);
     bool gate = n > 9 && !strcmp(bare + n - 9, "gate_proj"), up = n > 7 && !strcmp(bare + n - 7, "up_proj");
     if (!s.tensor && (gate || up)) {
@@ -92,6 +122,9 @@ static bool fits(const struct plan_weight *w, const struct source *x)
     const struct tensor *t = x->tensor;
     if (!w->matrix)
         return value_count(t) == w->all_cols && t->n_dims <= 2;
+    if (x->of_kv_b)
+        return x->rows == (x->turned ? w->all_cols : w->all_rows) &&
+               t->dim[1] == (x->turned ? w->all_rows : w->all_cols);
     if (x->rows)
         return x->rows == w->all_rows && t->dim[2] == w->all_cols;
     if (t->n_dims == 1) /* a matrix of one row may be stored as a vector (GGUF) */
@@ -107,8 +140,15 @@ static void show_shape(const struct tensor *t, struct buf *out)
     buf_addc(out, ']');
 }
 
-/* Notes one weight (of one expert, if stacked): that its tensor is used, and whether it fits. */
-static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert, bool *used,
+/* How many matrices go under a weight's name. */
+static int32_t members(const struct graph *g, val w)
+{
+    const struct value *v = graph_value(g, w);
+    return strchr(v->name, '*') ? g->axis_n[v->dim[0]] : 1;
+}
+
+/* One weight (of one expert, if stacked): is it there, and does it fit? */
+static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert,
                       struct buf *missing, struct buf *bad)
 {
     struct source x = source_of(c, w->name, expert);
@@ -119,7 +159,6 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
                  star + 1);
         return;
     }
-    used[t - checkpoint_tensor(c, 0)] = true;
     if (fits(w, &x))
         return;
     buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
@@ -139,9 +178,20 @@ int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sin
     XNEW_N(used, checkpoint_n_tensors(c));
     for (int i = 0; i < p->n_weights; i++) {
         const struct plan_weight *w = &p->weights[i];
-        int32_t n = w->stacked ? p->graph->axis_n[AX_EXPERT] : 1;
+        int32_t n = members(p->graph, p->slots[w->slot].v);
         for (int32_t k = 0; k < n; k++)
-            check_one(c, w, k, used, &missing, &bad);
+            check_one(c, w, k, &missing, &bad);
+    }
+    for (int i = 0; i < p->graph->n_values; i++) { /* other stages' weights are used too */
+        const struct value *v = &p->graph->values[i];
+        if (v->kind != VAL_WEIGHT)
+            continue;
+        int32_t n = members(p->graph, (val){i});
+        for (int32_t k = 0; k < n; k++) {
+            const struct tensor *t = source_of(c, v->name, k).tensor;
+            if (t)
+                used[t - checkpoint_tensor(c, 0)] = true;
+        }
     }
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
@@ -208,7 +258,8 @@ static void list_pieces(struct loader *lo)
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
         lo->total += bytes * (size_t)rows * (size_t)range_n(w->stack);
-        if (w->matrix && bytes)
+        bool whole = w->stacked && strstr(w->name, "_b_proj.*"); /* load_part */
+        if (w->matrix && bytes && !whole)
             step = (int32_t)MIN((size_t)rows, ROUND_UP(MAX(PIECE_BYTES / bytes, (size_t)1), WMAT_PANEL));
         for (int32_t k = 0; k < range_n(w->stack); k++)
             for (int32_t at = 0; at < rows; at += step) {
@@ -216,6 +267,43 @@ static void list_pieces(struct loader *lo)
                 lo->pieces[lo->n_pieces++] = (struct piece){i, k, at, MIN(step, rows - at)};
             }
     }
+}
+
+/* A head's part of kv_b_proj, whole: as floats unless its own 16 bits will do, and turned if need be. */
+static int load_part(struct loader *lo, const struct piece *x, const struct source *src, struct buf *bytes,
+                     struct err *e)
+{
+    const struct plan_weight *w = &lo->p->weights[x->weight];
+    struct wmat *m = &lo->w->mat[x->weight][x->member];
+    const struct tensor *t = src->tensor;
+    int64_t cols = t->dim[t->n_dims - 1], rows = src->rows;
+    size_t stride = dtype_bytes(w->src, (size_t)cols),
+           size = w->dtype == w->src ? dtype_bytes(w->src, 1) : sizeof(float);
+    buf_clear(bytes);
+    buf_reserve(bytes, stride * (size_t)rows);
+    int rc = checkpoint_read(lo->c, t, src->row0, src->row0 + rows, 0, cols, bytes->s, e);
+    if (rc)
+        return rc;
+    struct buf plain = BUF_INIT, turned = BUF_INIT;
+    const char *at = bytes->s;
+    if (w->dtype != w->src) {
+        buf_reserve(&plain, sizeof(float) * (size_t)(rows * cols));
+        for (int64_t i = 0; i < rows; i++)
+            dequant_row(w->src, bytes->s + (size_t)i * stride, cols, (float *)(void *)plain.s + i * cols);
+        at = plain.s;
+    }
+    if (src->turned) {
+        buf_reserve(&turned, size * (size_t)(rows * cols));
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = 0; k < cols; k++)
+                memcpy(turned.s + (size_t)(k * rows + i) * size, at + (size_t)(i * cols + k) * size, size);
+        at = turned.s;
+    }
+    wmat_pack(m, 0, m->rows, w->dtype, at, size * (size_t)m->cols);
+    buf_release(&plain);
+    buf_release(&turned);
+    atomic_fetch_add(&lo->done, stride * (size_t)rows);
+    return 0;
 }
 
 static int load_piece(struct loader *lo, const struct piece *x, struct buf *bytes, struct err *e)
@@ -226,6 +314,8 @@ static int load_piece(struct loader *lo, const struct piece *x, struct buf *byte
         return slices_cut(lo->slices, lo->w, x->weight, x->member, x->row0, x->n_rows, e);
     }
     struct source src = source_of(lo->c, w->name, w->stack.begin + x->member);
+    if (src.of_kv_b || (w->dtype == DT_F32 && w->src != DT_F32 && w->matrix))
+        return load_part(lo, x, &src, bytes, e);
     size_t stride = row_bytes(w), n = stride * (size_t)x->n_rows;
     int64_t c0, c1;
     stored_columns(w, &c0, &c1);
@@ -288,13 +378,13 @@ done:
 static int another_split(const struct shardset *s, const struct plan *p, const struct err *why, struct err *e)
 {
     const struct shardset_info *i = shardset_info(s);
-    if (i->tp == p->opt.tp && i->ep == p->opt.ep)
+    if (i->tp == p->opt.tp && i->pp == p->opt.pp && i->ep == p->opt.ep)
         return err_set(e, ERR_SPLIT, "%s; the set was written for another model or version: write it again",
                        why->msg);
     return err_set(e, ERR_SPLIT,
-                   "%s was written for tensor parallelism of %d and expert parallelism of %d, but %d and %d are "
-                   "asked for: give --tp %d --ep %d, or --auto-trans-ckpt True to have it cut anew",
-                   shardset_path(s), i->tp, i->ep, p->opt.tp, p->opt.ep, i->tp, i->ep);
+                   "%s was written for --tp %d --pp %d --ep %d, but --tp %d --pp %d --ep %d is asked for: give the "
+                   "former, or --auto-trans-ckpt True to have it cut anew",
+                   shardset_path(s), i->tp, i->pp, i->ep, p->opt.tp, p->opt.pp, p->opt.ep);
 }
 
 int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
@@ -309,7 +399,7 @@ int load_weights(const struct checkpoint *c, const struct plan *p, const struct 
         if (!fits && !o->reslice)
             return another_split(s, p, &why, e);
         if (o->verify)
-            rc = shardset_verify(s, fits ? p->opt.rank : -1, o->progress, o->progress_ctx, e);
+            rc = shardset_verify(s, fits ? slices_rank(p) : -1, o->progress, o->progress_ctx, e);
         if (rc || fits)
             return rc ? rc : slices_map(s, p, ret, e);
     }

@@ -23,8 +23,10 @@ static int make_plan(const struct checkpoint *c, const struct graph *g, const st
     checkpoint_source_init(&source, c);
     /* Weights do not depend on what a tick may hold. */
     struct plan_options po = {.tp = o->tp,
+                              .pp = o->pp,
                               .ep = o->ep,
-                              .rank = rank,
+                              .rank = rank % o->tp,
+                              .stage = rank / o->tp,
                               .source = &source.base,
                               .quant = o->quant,
                               .kv = KV_F16,
@@ -58,6 +60,12 @@ static void layout_text(struct layout l, char buf[64])
         snprintf(buf, 64, "whole");
 }
 
+/* Of all ranks: experts, or heads. */
+static int32_t stack_size(const struct plan *p, const struct plan_weight *w)
+{
+    return p->graph->axis_n[graph_value(p->graph, p->slots[w->slot].v)->dim[0]];
+}
+
 static int add_weight(struct writing *x, const struct plan *p, int32_t i, const void *data, struct err *e)
 {
     const struct plan_weight *w = &p->weights[i];
@@ -69,7 +77,7 @@ static int add_weight(struct writing *x, const struct plan *p, int32_t i, const 
                              .dtype = w->dtype,
                              .matrix = w->matrix,
                              .stacked = w->stacked,
-                             .experts = w->stacked ? p->graph->axis_n[AX_EXPERT] : 1,
+                             .experts = w->stacked ? stack_size(p, w) : 1,
                              .rows = w->all_rows,
                              .cols = w->all_cols};
     struct shard_part part = {.stack = {w->stack.begin, w->stack.end},
@@ -133,7 +141,7 @@ static int check_all(const struct checkpoint *c, const struct graph *g, const st
 {
     int rc = 0;
     *ret_bytes = 0;
-    for (int r = 0; r < o->tp && !rc; r++) {
+    for (int r = 0; r < o->tp * o->pp && !rc; r++) {
         struct plan *p;
         rc = make_plan(c, g, o, r, &p, e);
         if (rc)
@@ -163,34 +171,39 @@ static void digest_of(const struct graph *g, char ret[33])
     buf_release(&b);
 }
 
-int shard_write(const struct checkpoint *c, const struct graph *g, const struct shard_options *o,
+int shard_write(const struct checkpoint *c, const struct graph *g, const struct shard_options *options,
                 struct warn_sink *warn, struct err *e)
 {
-    struct writing x = {.c = c, .o = o};
+    struct shard_options o = *options;
+    o.tp = MAX(o.tp, 1);
+    o.pp = MAX(o.pp, 1);
+    o.ep = MAX(o.ep, 1);
+    struct writing x = {.c = c, .o = &o};
+    int ranks = o.tp * o.pp;
     json_t *source = NULL;
     char graph[33];
     const struct shardset *from = checkpoint_shardset(c);
-    if (same_folder(checkpoint_path(c), o->out))
-        return err_set(e, ERR_USAGE, "%s is the model itself; give another folder to write to", o->out);
-    int rc = check_all(c, g, o, warn, &x.total, e);
+    if (same_folder(checkpoint_path(c), o.out))
+        return err_set(e, ERR_USAGE, "%s is the model itself; give another folder to write to", o.out);
+    int rc = check_all(c, g, &o, warn, &x.total, e);
     if (!rc && !from)
-        rc = source_describe(c, o->full, &source, e);
+        rc = source_describe(c, o.full, &source, e);
     if (rc)
         return rc;
     digest_of(g, graph);
-    struct shardset_info info = {.ranks = o->tp,
-                                 .tp = o->tp,
-                                 .ep = MAX(o->ep, 1),
-                                 .pp = 1,
-                                 .quant = shard_quant_name(o->quant),
-                                 .yoke = o->yoke,
+    struct shardset_info info = {.ranks = ranks,
+                                 .tp = o.tp,
+                                 .ep = o.ep,
+                                 .pp = o.pp,
+                                 .quant = shard_quant_name(o.quant),
+                                 .yoke = o.yoke,
                                  .graph = graph,
                                  .source = from ? shardset_info(from)->source : source};
-    rc = shardset_create(o->out, &info, x.total, &x.w, e);
-    for (int r = 0; r < o->tp && !rc; r++)
+    rc = shardset_create(o.out, &info, x.total, &x.w, e);
+    for (int r = 0; r < ranks && !rc; r++)
         rc = write_rank(&x, g, r, e);
     if (!rc)
-        rc = shardset_add_model(x.w, c, o->config_dir, e);
+        rc = shardset_add_model(x.w, c, o.config_dir, e);
     if (rc)
         shardset_abort(x.w);
     else

@@ -4,6 +4,11 @@
 #include <sys/mman.h>
 #include "base/mem.h"
 
+int slices_rank(const struct plan *p)
+{
+    return p->opt.stage * p->opt.tp + p->opt.rank;
+}
+
 /* --- mapping --- */
 
 static bool same_range(struct range a, const int32_t b[2])
@@ -57,25 +62,26 @@ static void difference(const struct shard_tensor *t, const struct shard_part *p,
 int slices_fit(const struct shardset *s, const struct plan *p, struct err *e)
 {
     const struct shardset_info *info = shardset_info(s);
-    if (p->opt.rank >= info->ranks)
-        return err_set(e, ERR_SPLIT, "%s is split over %d ranks, but this run has more", shardset_path(s),
-                       info->ranks);
+    int rank = slices_rank(p);
+    if (info->ranks != p->opt.tp * p->opt.pp)
+        return err_set(e, ERR_SPLIT, "%s is split over %d ranks, but this run has %d", shardset_path(s),
+                       info->ranks, p->opt.tp * p->opt.pp);
     int32_t n;
-    const struct shard_part *const *part = shardset_parts(s, p->opt.rank, &n);
+    const struct shard_part *const *part = shardset_parts(s, rank, &n);
     struct buf how = BUF_INIT;
     size_t at = 0;
     for (int32_t i = 0; i < n && i < p->n_weights && !how.len; i++) {
         const struct plan_weight *w = &p->weights[i];
         const struct shard_tensor *t = shardset_tensor(s, part[i]->tensor);
         if (strcmp(t->name, w->name) || part[i]->offset != at)
-            buf_addf(&how, "weight %d of rank %d is %s, but this run needs %s there", i, p->opt.rank, t->name,
+            buf_addf(&how, "weight %d of rank %d is %s, but this run needs %s there", i, rank, t->name,
                      w->name);
         else
             difference(t, part[i], w, &how);
         at += ROUND_UP(w->bytes, 64);
     }
     if (!how.len && n != p->n_weights)
-        buf_addf(&how, "rank %d has %d weights, but this run needs %d", p->opt.rank, n, p->n_weights);
+        buf_addf(&how, "rank %d has %d weights, but this run needs %d", rank, n, p->n_weights);
     int rc = how.len ? err_set(e, ERR_SPLIT, "%s: %s", shardset_path(s), how.s) : 0;
     buf_release(&how);
     return rc;
@@ -85,7 +91,7 @@ int slices_map(const struct shardset *s, const struct plan *p, struct weights **
 {
     void *map;
     size_t bytes, payload_at;
-    int rc = shardset_map(s, p->opt.rank, &map, &bytes, &payload_at, e);
+    int rc = shardset_map(s, slices_rank(p), &map, &bytes, &payload_at, e);
     if (!rc)
         weights_map(p, map, bytes, payload_at, ret);
     return rc;

@@ -1,9 +1,14 @@
-/* team.h: the ranks of one engine, seen from rank 0 as one thing that runs ticks.
+/* team.h: the ranks of one engine, seen from rank 0 as something that runs ticks.
  *
- * Each rank has its own plan, weights, run and comm. Ranks are threads of this process (tp > 1 without a
- * launcher) or processes under an MPI launcher; they load at the same time, each its own slices, and then
- * agree on the plan's hash before anything runs. Rank 0 broadcasts each tick's batch; the other ranks live in
- * a loop that receives and runs it.
+ * The world has dp x pp x tp ranks, tp the fastest index, dp the slowest. A lane is one replica of the model:
+ * its pp stages of tp ranks each, with KV pages of its own. Each rank has its own plan, weights, run and
+ * comms. Ranks are threads of this process (no launcher) or processes under an MPI launcher; they load at the
+ * same time, each its own slices, and then agree on the plan's hash before anything runs.
+ *
+ * A tick's batch goes from rank 0 to its lane's first stage, from stage to stage ahead of the hidden rows,
+ * and within a stage to all its ranks; the last stage returns the logits. Several ticks may be in flight in a
+ * lane, up to its depth, so that every stage has something to do: post, post, ..., wait. Where rank 0 is
+ * itself the lane's first stage, it computes that stage inside team_post.
  *
  * Under MPI every process calls team_open; on ranks other than 0 it returns a team that only team_serve may
  * be called on. A rank that fails or dies makes the others' calls fail with ERR_RANK_LOST, naming it.
@@ -15,8 +20,9 @@
 #include "exec/run.h"
 
 struct team_options {
-    int tp;
-    int threads; /* per rank; 0: the cores this process may use, shared out */
+    int tp, pp, dp, ep; /* 0 counts as 1 */
+    int depth;          /* ticks in flight of a lane; 0: pp */
+    int threads;        /* per rank; 0: the cores this process may use, shared out */
     enum cpu_level level;
     enum quant quant;
     enum kv_dtype kv;
@@ -39,15 +45,24 @@ bool team_is_worker(const struct team *t);
 /* Runs ticks as rank 0 sends them, until it closes the team (0) or a rank is lost. */
 int team_serve(struct team *t, struct err *e);
 
-/* One tick on all ranks; logits [n_out, vocab] are valid until the next. Rank 0 only. */
+/* Rank 0 only. Starts a tick in a lane that has fewer than `depth` in flight; the batch may be reused on
+ * return. */
+int team_post(struct team *t, int lane, const struct batch *b, struct err *e);
+/* The oldest posted tick of the lane: *ret_logits [n_out, vocab] are valid until the lane's next post or
+ * wait. */
+int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e);
+/* Both at once, in lane 0. */
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e);
+int team_lanes(const struct team *t);
+int team_depth(const struct team *t);
+int team_size(const struct team *t); /* ranks in all */
 
-const struct plan *team_plan(const struct team *t);
+const struct plan *team_plan(const struct team *t);            /* this rank's */
 const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
 int team_threads(const struct team *t);                        /* per rank */
 const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
 
-/* One rank's figures. Collective: rank 0 asks, all answer. ret: [team size]. */
+/* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size]. */
 struct rank_report {
     struct run_report run;
     struct comm_stats comm;

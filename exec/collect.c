@@ -123,3 +123,19 @@ void step_slice(struct run *r, const struct step *s, int ith, int nth)
     for (int i = begin; i < end; i++)
         copy_part(slot_row(r, in, i), x, 1, mine, slot_row(r, out, i), true);
 }
+
+void step_send(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *in = slot_of(r, s->in[0]);
+    if (!ith && !r->err.code)
+        comm_send(r->opt.pipe, slot_row(r, in, 0), in->row_bytes * (size_t)slot_rows(r, in), r->opt.to,
+                  &r->err);
+}
+
+void step_recv(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *out = slot_of(r, s->out);
+    if (!ith && !r->err.code)
+        comm_recv(r->opt.pipe, slot_row(r, out, 0), out->row_bytes * (size_t)slot_rows(r, out), r->opt.from,
+                  &r->err);
+}

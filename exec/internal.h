@@ -53,7 +53,8 @@ static inline const struct wmat *slot_mat(const struct run *r, const struct slot
 {
     return r->weights->mat[s->weight];
 }
-/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each. */
+/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each (plan.h:
+ * kv_form). */
 static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32_t page)
 {
     return r->kv + kv->offset * (size_t)r->opt.n_pages + kv->row_bytes * (size_t)page;
@@ -62,8 +63,9 @@ static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32
 step_fn *step_fn_of(int kind); /* steps.c */
 #define ROUTE_MAX_EXPERTS 1024
 step_fn step_route, step_gate, step_expert_sort, step_expert_gather, step_expert_up, step_expert_down,
-    step_expert_combine;                                                                /* experts.c */
-step_fn step_attend;                                                                    /* attend.c */
-step_fn step_allreduce, step_reduce_scatter, step_allgather, step_alltoall, step_slice; /* collect.c */
+    step_expert_combine; /* experts.c */
+step_fn step_attend;     /* attend.c */
+step_fn step_send, step_recv, step_allreduce, step_reduce_scatter, step_allgather, step_alltoall,
+    step_slice; /* collect.c */
 
 #endif

@@ -36,8 +36,10 @@ struct run_options {
     int threads;
     bool crowded; /* more threads on this machine than cores */
     enum cpu_level level;
-    int32_t n_pages; /* of KV, per layer */
-    bool profile;    /* time each kind of step */
+    int32_t n_pages;   /* of KV, per layer */
+    bool profile;      /* time each kind of step */
+    struct comm *pipe; /* over all ranks, for what goes between pipeline stages; NULL without */
+    int from, to;      /* ranks in it: the same place in the previous and in the next stage */
 };
 
 struct run;
@@ -45,8 +47,8 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
             struct run **ret, struct err *e);
 void run_free(struct run *r); /* NULL is fine */
 
-/* One pass over the plan. *ret_logits: [n_out, vocab], valid until the next tick. Fails only if another rank
- * is lost. */
+/* One pass over the plan. *ret_logits: [n_out, vocab], valid until the next tick; NULL but in the last stage.
+ * Fails only if another rank is lost. */
 int run_tick(struct run *r, const struct batch *b, const float **ret_logits, struct err *e);
 
 struct run_report {

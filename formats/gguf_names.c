@@ -69,6 +69,8 @@ static const struct tensor_name {
       {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", DEEPSEEK2},
       {"attn_kv_a_norm", "self_attn.kv_a_layernorm", DEEPSEEK2},
       {"attn_kv_b", "self_attn.kv_b_proj", DEEPSEEK2},
+      {"attn_k_b", "self_attn.k_b_proj", DEEPSEEK2}, /* kv_b_proj in two, by head, k turned */
+      {"attn_v_b", "self_attn.v_b_proj", DEEPSEEK2},
 };
 
 /* Metadata keys that become configuration keys one to one. A leading "." stands for the architecture's name.

@@ -6,9 +6,10 @@
 #include "graph/maths.h"
 #include "graph/shape.h"
 
-static const char *const axis_names[AX_COUNT] = {"none",    "token",      "out",      "vocab", "embed",
-                                                 "head",    "kv_head",    "head_dim", "ffn",   "expert",
-                                                 "moe_ffn", "shared_ffn", "choice",   "one",   "pair"};
+static const char *const axis_names[AX_COUNT] = {
+    "none",     "token",   "out",    "vocab",   "embed",      "head",   "kv_head",
+    "head_dim", "ffn",     "expert", "moe_ffn", "shared_ffn", "choice", "one",
+    "q_lora",   "kv_lora", "latent", "qk_dim",  "nope_dim",   "v_dim",  "pair"};
 
 static const struct {
     const char *name, *maths;
@@ -118,7 +119,8 @@ val maths_weight(struct maths *m, const char *name, int n_dims, const enum axis 
 
 int op_inputs(const struct op *o)
 {
-    return o->kind == OP_ROUTE && o->in[1].id < 0 ? 1 : rows[o->kind].n_in;
+    bool optional = o->kind == OP_ROUTE || o->kind == OP_KV_APPEND;
+    return optional && o->in[1].id < 0 ? 1 : rows[o->kind].n_in;
 }
 
 val graph_op(struct graph *g, enum op_kind kind, int layer, struct op attr)

@@ -112,13 +112,17 @@ static int n_inputs(const struct graph *g, val w)
         for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
             if (o->in[k].id == w.id)
                 return 1;
+        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
+            return 1;
     }
     return 0;
 }
 
+/* One matrix for each expert, or for each head (latent attention's absorbed matrices). */
 static bool is_stacked(const struct value *w)
 {
-    return w->n_dims == 3 && w->dim[0] == AX_EXPERT;
+    bool heads = w->dim[0] == AX_HEAD && (w->dim[1] == AX_KV_LORA || w->dim[1] == AX_V_DIM);
+    return w->n_dims == 3 && (w->dim[0] == AX_EXPERT || heads);
 }
 
 /* What --quant may touch: weights that are multiplied with, but for the few that decide (routers and gates).
@@ -144,6 +148,9 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
     if (n_inputs(g, w) == 0)
         return DT_F32;
     bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
+    const struct value *v = graph_value(g, w);
+    if (is_stacked(v) && v->dim[0] == AX_HEAD)
+        return is_float ? src : DT_F32; /* a part of a tensor, turned: no block format survives that */
     if (q == QUANT_NONE || !is_float || !may_quantise(g, w))
         return src;
     bool head = value_has(graph_value(g, w), AX_VOCAB);
@@ -176,7 +183,7 @@ static int weight_layout(const struct lower *lo, val w, int n_in, struct layout 
     if (p->opt.tp == 1)
         return 0;
     if (is_stacked(v)) {
-        *ret = split_on(p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
+        *ret = split_on(v->dim[0] == AX_HEAD ? AX_HEAD : p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
         return 0;
     }
     *ret = implied_layout(v, n_in);
@@ -229,7 +236,9 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     if (pw.matrix) {
         int first = pw.stacked, first_in = v->n_dims - n_in;
         if (pw.stacked)
-            pw.stack = split_mine(p, AX_EXPERT);
+            pw.stack = l.kind == LAY_SPLIT || v->dim[0] == AX_EXPERT
+                           ? split_mine(p, v->dim[0])
+                           : (struct range){0, g->axis_n[v->dim[0]]};
         pw.row = side_range(p, v, first, first_in, l);
         pw.col = side_range(p, v, first_in, v->n_dims, l);
         pw.all_rows = pw.all_cols = 1;
@@ -368,7 +377,7 @@ static int share_of(const struct plan *p, enum op_kind k, const int32_t *in)
 {
     if (k == OP_MATMUL)
         return SHARE_COLS;
-    if (k == OP_ATTEND)
+    if (k == OP_ATTEND || k == OP_ABSORB || k == OP_EXPAND)
         return SHARE_TASKS;
     /* elementwise on fresh columns: stay with the thread that computed them, no barrier */
     if ((k == OP_ADD || k == OP_GLU) && (made_by_columns(p, in[0]) || made_by_columns(p, in[1])))
@@ -440,13 +449,23 @@ static void lower_op(struct lower *lo, int32_t i)
     if (o->kind == OP_MATMUL)
         in[0] = as_quantised(lo, in[0], &p->weights[p->slots[in[1]].weight], o->layer);
     if (o->kind == OP_ROPE)
-        in[2] = lo->rope_table[o->rope];
+        in[2] = lo->rope_table[o->rope.id];
     int32_t slot;
     if (o->kind == OP_KV_APPEND) {
         struct slot kv = {.kind = SLOT_KV, .v = o->out, .layout = out, .layer = p->n_kv_layers++};
         kv.dim_n[0] = local_n(p, AX_KV_HEAD, out);
-        p->kv_record_bytes = kv_record_bytes(p->opt.kv, g->axis_n[AX_HEAD_DIM]);
-        kv.row_bytes = 2 * (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens * p->kv_record_bytes;
+        bool latent = op_inputs(o) == 1;
+        if (latent)
+            kv.dim_n[0] = 1;
+        kv.kv.k_dim = g->axis_n[latent ? AX_LATENT : AX_HEAD_DIM];
+        kv.kv.v_dim = g->axis_n[latent ? AX_KV_LORA : AX_HEAD_DIM];
+        kv.kv.k_record = kv_record_bytes(p->opt.kv, kv.kv.k_dim);
+        kv.kv.v_record =
+            latent && p->opt.kv != KV_I8 ? kv.kv.k_record : kv_record_bytes(p->opt.kv, kv.kv.v_dim);
+        size_t records = (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens;
+        if (!latent || p->opt.kv == KV_I8)
+            kv.kv.v_at = records * kv.kv.k_record;
+        kv.row_bytes = records * kv.kv.k_record + (kv.kv.v_at ? records * kv.kv.v_record : 0);
         kv.offset = p->kv_page_bytes;
         p->kv_page_bytes += kv.row_bytes;
         slot = new_slot(p, kv);
@@ -500,6 +519,78 @@ static void release(struct lower *lo)
     xfree(lo->rope_table);
 }
 
+/* --- pipeline stages --- */
+
+/* The stage that an op belongs to: its layer's; before the layers the first, after them the last. */
+static int stage_of_op(const struct plan *p, int32_t op)
+{
+    int layer = p->graph->ops[op].layer, s = 0;
+    if (layer < 0) {
+        for (int32_t i = op; i < p->graph->n_ops; i++)
+            if (p->graph->ops[i].layer >= 0)
+                return 0;
+        return p->opt.pp - 1;
+    }
+    while (layer >= p->stage_end[s])
+        s++;
+    return s;
+}
+
+/* Does value v, made in stage s or before, go on beyond it? */
+static bool crosses(const struct plan *p, int32_t v, int s)
+{
+    const struct graph *g = p->graph;
+    if (g->values[v].kind != VAL_ACT || stage_of_op(p, g->values[v].op) > s)
+        return false;
+    for (int i = 0; i < g->n_ops; i++)
+        for (int k = 0; k < op_inputs(&g->ops[i]); k++)
+            if (g->ops[i].in[k].id == v && stage_of_op(p, i) > s)
+                return true;
+    return false;
+}
+
+/* Both sides of a boundary walk the crossing values in the order of their ids. In a decoder there is one: the
+ * residual. */
+static void receive_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage > 0; v++) {
+        if (!crosses(p, v, p->opt.stage - 1))
+            continue;
+        int32_t slot = act_slot(p, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_RECV, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->out = slot;
+        lo->native[v] = WHOLE;
+        add_form(lo, (val){v}, WHOLE, slot);
+    }
+}
+
+static void send_values(struct lower *lo)
+{
+    struct plan *p = lo->p;
+    for (int32_t v = 0; v < p->graph->n_values && p->opt.stage < p->opt.pp - 1; v++) {
+        if (!crosses(p, v, p->opt.stage))
+            continue;
+        int32_t slot = as_layout(lo, (val){v}, WHOLE);
+        struct step *s = new_step(p, OP_SEND, SHARE_ONE, p->graph->ops[p->graph->values[v].op].layer, -1);
+        s->in[0] = slot;
+        s->out = slot;
+    }
+}
+
+/* What all ranks must see alike, whichever of it they hold. */
+static void digest_weights(struct lower *lo)
+{
+    const struct graph *g = lo->p->graph;
+    struct buf b = BUF_INIT;
+    for (int i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VAL_WEIGHT)
+            buf_addf(&b, "%s %d %d %d.%d\n", g->values[i].name, lo->src[i], lo->held[i], lo->native[i].kind,
+                     lo->native[i].axis);
+    lo->p->weights_digest = plan_digest(b.s, b.len);
+    buf_release(&b);
+}
+
 int plan_lower(struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
@@ -517,18 +608,26 @@ int plan_lower(struct plan *p, struct err *e)
         split_granularity(p, lo.held);
         rc = split_check(p, e);
     }
+    if (!rc) {
+        split_stages(p, lo.held);
+        p->layers = plan_stage(p, p->opt.stage);
+    }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
         int n_in = n_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }
-    if (!rc)
+    if (!rc) {
+        digest_weights(&lo);
         rope_tables(&lo);
-    for (int i = 0; i < g->n_ops && !rc; i++)
-        lower_op(&lo, i);
-    if (!rc)
-        p->logits = as_layout(&lo, g->logits, WHOLE);
+        receive_values(&lo);
+        for (int i = 0; i < g->n_ops; i++)
+            if (stage_of_op(p, i) == p->opt.stage)
+                lower_op(&lo, i);
+        send_values(&lo);
+        p->logits = p->opt.stage == p->opt.pp - 1 ? as_layout(&lo, g->logits, WHOLE) : -1;
+    }
     release(&lo);
     return rc;
 }

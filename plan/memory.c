@@ -16,7 +16,7 @@ static void touch(struct plan *p, int32_t slot, int32_t step)
 static bool in_place(int kind)
 {
     return kind == OP_ADD || kind == OP_ROPE || kind == OP_GLU || kind == OP_ALLREDUCE ||
-           kind == OP_RMS_NORM || kind == OP_GATE;
+           kind == OP_RMS_NORM || kind == OP_GATE || kind == OP_NORM_PART;
 }
 
 static void share_storage(struct plan *p)
@@ -82,7 +82,8 @@ void plan_place(struct plan *p)
         for (int k = 0; k < STEP_MAX_IN; k++)
             touch(p, s->in[k], i);
     }
-    p->slots[p->logits].last = p->n_steps; /* read after the tick */
+    if (p->logits >= 0)
+        p->slots[p->logits].last = p->n_steps; /* read after the tick */
     share_storage(p);
     assign_offsets(p);
 }

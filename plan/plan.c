@@ -34,6 +34,7 @@ int plan_make(const struct graph *g, const struct plan_options *o, struct plan *
     p->graph = g;
     p->opt = *o;
     p->opt.ep = MAX(o->ep, 1);
+    p->opt.pp = MAX(o->pp, 1);
     p->arena = arena_new();
     int rc = plan_lower(p, e);
     if (rc) {
@@ -56,23 +57,27 @@ void plan_free(struct plan *p)
     xfree(p->slots);
     xfree(p->steps);
     xfree(p->weights);
+    xfree(p->stage_end);
     xfree(p);
+}
+
+uint64_t plan_digest(const void *bytes, size_t n)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    uint64_t h = 0;
+    if (EVP_Digest(bytes, n, digest, NULL, EVP_sha256(), NULL))
+        memcpy(&h, digest, sizeof(h));
+    return h;
 }
 
 uint64_t plan_hash(const struct plan *p)
 {
     struct buf b = BUF_INIT;
     graph_print(p->graph, &b);
-    buf_addf(&b, "tp %d ep %d quant %d kv %d tokens %d out %d page %d\n", p->opt.tp, p->opt.ep, p->opt.quant,
-             p->opt.kv, p->opt.max_tokens, p->opt.max_out, p->opt.page_tokens);
-    for (int i = 0; i < p->n_weights; i++) {
-        const struct plan_weight *w = &p->weights[i];
-        buf_addf(&b, "%s %d %d %d.%d\n", w->name, w->src, w->dtype, w->layout.kind, w->layout.axis);
-    }
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    uint64_t h = 0;
-    if (EVP_Digest(b.s, b.len, digest, NULL, EVP_sha256(), NULL))
-        memcpy(&h, digest, sizeof(h));
+    buf_addf(&b, "tp %d pp %d ep %d quant %d kv %d tokens %d out %d page %d weights %llx\n", p->opt.tp,
+             p->opt.pp, p->opt.ep, p->opt.quant, p->opt.kv, p->opt.max_tokens, p->opt.max_out,
+             p->opt.page_tokens, (unsigned long long)p->weights_digest);
+    uint64_t h = plan_digest(b.s, b.len);
     buf_release(&b);
     return h;
 }
@@ -84,6 +89,7 @@ size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows)
     case OP_REDUCE_SCATTER:
     case OP_ALLGATHER:
     case OP_ALLTOALL:
+    case OP_SEND:
         return p->slots[s->in[0]].row_bytes * (size_t)rows;
     default:
         return 0;

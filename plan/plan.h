@@ -64,7 +64,8 @@ struct weight_pin { /* overrides the layout that the degrees imply for one weigh
 };
 
 struct plan_options {
-    int tp, rank; /* degree, and which rank's program; 1, 0 for one rank */
+    int tp, rank;  /* degree, and which rank's program; 1, 0 for one rank */
+    int pp, stage; /* pipeline: stages, and which one's program; 1, 0 for all layers */
     int ep; /* experts: ep groups of tp / ep ranks, each with its range of experts, sliced within; divides tp
              */
     const struct weight_source *source;
@@ -92,6 +93,14 @@ struct plan_weight {
     size_t bytes;               /* as held, all of the stack */
 };
 
+/* What a layer caches of a position and head: a K record and a V record, or one record of which the first
+ * v_dim elements are V (latents; not with int8, whose scale ends the record). */
+struct kv_form {
+    int32_t k_dim, v_dim;
+    size_t k_record, v_record; /* bytes */
+    size_t v_at; /* where V's records begin in a page; 0: V is K's beginning, v_record == k_record */
+};
+
 enum slot_kind { SLOT_WORK, SLOT_WEIGHT, SLOT_KV };
 
 struct slot {
@@ -109,6 +118,7 @@ struct slot {
     int32_t root;          /* the slot whose storage this one shares (itself if none) */
     int32_t weight;        /* SLOT_WEIGHT: index into plan->weights */
     struct act_layout act; /* quantised activations; act.kind == ACT_F32 means plain floats */
+    struct kv_form kv;     /* SLOT_KV */
     int32_t layer;         /* SLOT_KV */
     int32_t def, last;     /* first and last step that touches it */
 };
@@ -159,11 +169,13 @@ struct plan {
     struct plan_weight *weights;
     int32_t n_slots, n_steps, n_weights;
     int32_t cap_slots, cap_steps, cap_weights;
-    int32_t gran[AX_COUNT]; /* elements that stay together when the axis is cut */
-    int32_t logits;         /* slot, whole on every rank */
+    int32_t *stage_end;      /* [pp]: first layer that is not in the stage */
+    int32_t gran[AX_COUNT];  /* elements that stay together when the axis is cut */
+    int32_t logits;          /* slot, whole on every rank of the last stage; -1 on the others */
+    struct range layers;     /* this stage's; the first one has the embedding too, the last one the head */
+    uint64_t weights_digest; /* names and formats of all weights, this rank's or not */
     size_t work_bytes, weight_bytes;
-    size_t kv_record_bytes; /* one head and position */
-    size_t kv_page_bytes;   /* one page of all layers, K and V, this rank */
+    size_t kv_page_bytes; /* one page of all layers, K and V, this rank */
     int32_t n_kv_layers;
     bool bits_equal;   /* this degree yields the same bits as one rank */
     char why_not[160]; /* if not */
@@ -179,6 +191,10 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n);
 /* The degrees from 1 to max that leave no rank without heads or without FFN columns, appended as "1, 2, 4".
  */
 void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, struct buf *out);
+
+/* Layers of a stage: contiguous, balanced by bytes of weights (the head's counted; what decoding costs),
+ * uneven numbers are fine. */
+struct range plan_stage(const struct plan *p, int stage);
 
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
 uint64_t plan_hash(const struct plan *p);

@@ -83,6 +83,9 @@ static void print_steps(const struct plan *p, int32_t from, int32_t to, struct b
 
 void plan_print(const struct plan *p, struct buf *out)
 {
+    if (p->opt.pp > 1)
+        buf_addf(out, "stage %d of %d, layers %d to %d; ", p->opt.stage, p->opt.pp, p->layers.begin,
+                 p->layers.end - 1);
     buf_addf(out, "rank %d of %d; bits %s\n", p->opt.rank, p->opt.tp,
              p->bits_equal ? "as on one rank" : p->why_not);
     struct buf last = BUF_INIT, now = BUF_INIT, fold = BUF_INIT;

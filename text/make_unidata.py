@@ -3,7 +3,7 @@
 
 The tables are measured, not copied: the script asks the installed `tokenizers` package about every code point and compares
 with what PCRE2 (Unicode 14, Debian 12) and utf8proc (Unicode 15) answer at least. Run with the oracle's Python:
-    python3 text/make_unidata.py > text/unidata.h
+    python3 text/make_unidata.py > text/unidata.h && clang-format -i text/unidata.h
 """
 import unicodedata
 

@@ -721,6 +721,16 @@ static void find_trailing_space(const char *text, size_t n, struct regex_matches
     }
 }
 
+/* Compiled patterns run on 32 KiB of the thread's own stack; repeated groups may need more. */
+static bool give_stack(struct regex_scratch *s)
+{
+    if (s->stack)
+        return false;
+    s->stack = pcre2_jit_stack_create(64 << 10, 32 << 20, NULL);
+    pcre2_jit_stack_assign(s->context, NULL, s->stack);
+    return s->stack != NULL;
+}
+
 #define FIRST_WINDOW 128
 
 /* The anchored match at `at`: 1 and *ret_end, or 0, or an error. *work grows by what had to be looked at
@@ -738,6 +748,8 @@ static int match_at(const struct regex *r, struct regex_scratch *s, const char *
         pcre2_set_match_limit(s->context, limit > 0x7FFFFFFF ? 0x7FFFFFFF : (uint32_t)limit);
         int rc = pcre2_match(r->code, (PCRE2_SPTR)text, end, at, options | (r->jit ? 0 : PCRE2_NO_JIT),
                              s->data, s->context);
+        if (rc == PCRE2_ERROR_JIT_STACKLIMIT && give_stack(s))
+            rc = pcre2_match(r->code, (PCRE2_SPTR)text, end, at, options, s->data, s->context);
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
             rc = pcre2_match(r->code, (PCRE2_SPTR)text, end, at, options | PCRE2_NO_JIT, s->data, s->context);
         if (rc == PCRE2_ERROR_PARTIAL) {

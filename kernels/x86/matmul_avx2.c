@@ -37,8 +37,7 @@ static ALWAYS_INLINE __m256i widen(__m256i sums16)
 /* -offset * (the sum of the group's q, or of one half): what codes stored with an offset add too much. */
 static ALWAYS_INLINE __m256i correction(const uint8_t *sums, int low, int high)
 {
-    return _mm256_madd_epi16(_mm256_set1_epi32(load32(sums)),
-                             _mm256_set1_epi32((high << 16) | (low & 0xffff)));
+    return _mm256_madd_epi16(_mm256_set1_epi32(load32(sums)), _mm256_set1_epi32(two_int16(low, high)));
 }
 
 static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,

@@ -26,11 +26,6 @@ static ALWAYS_INLINE int code_offset(enum dtype t)
 {
     return panel_formats[t].bits == 8 ? 128 : panel_formats[t].offset;
 }
-/* The factors of the two sums of 16 q in a group, as int16[2]. */
-static ALWAYS_INLINE int32_t correction(int low, int high)
-{
-    return (int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff));
-}
 /* As the product wants them. */
 static ALWAYS_INLINE __m256i unsigned_code(enum dtype t, __m256i code)
 {
@@ -46,8 +41,8 @@ static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const 
         isum[h] = _mm256_setzero_si256();
         if (offset)
             isum[h] = _mm256_dpwssd_epi32(isum[h], _mm256_set1_epi32(load32(sums)),
-                                          _mm256_set1_epi32(correction(halves == 2 && h == 1 ? 0 : -offset,
-                                                                       halves == 2 && h == 0 ? 0 : -offset)));
+                                          _mm256_set1_epi32(two_int16(halves == 2 && h == 1 ? 0 : -offset,
+                                                                      halves == 2 && h == 0 ? 0 : -offset)));
         UNROLL
         for (int v = h * 4; v < 8 / halves + h * 4; v++)
             isum[h] =
@@ -129,7 +124,7 @@ static ALWAYS_INLINE void tile_q32(enum dtype t, const struct scratch *s, int n_
         for (int h = 0; h < halves; h++) {
             __m512i isum[TILE][WIDE];
             const __m512i factors = _mm512_set1_epi32(
-                correction(halves == 2 && h == 1 ? 0 : -offset, halves == 2 && h == 0 ? 0 : -offset));
+                two_int16(halves == 2 && h == 1 ? 0 : -offset, halves == 2 && h == 0 ? 0 : -offset));
             UNROLL
             for (int i = 0; i < n; i++) {
                 isum[i][0] = _mm512_setzero_si512();

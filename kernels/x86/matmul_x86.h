@@ -7,10 +7,13 @@
  * accumulators in registers; the tokens are taken in blocks whose activations fit the second-level cache.
  *
  * Everything here is `inline` in the strict sense: dtype and counts are constants where it is used, so that
- * the branches on them vanish. A level defines, before it includes this file: dots_group(t, code, q, sums,
- * isum): the exact sums of one group of 32 columns, for 8 rows and one token, of the contract's codes. q: 32
- * activations; sums: theirs, int16[2]. q6_k: isum[0], isum[1] for the two halves. dots_add(isum, code, q):
- * isum + sum of (code + DOTS_ADD_OFFSET) * q over 32 columns, 8-bit codes.
+ * the branches on them vanish. A level defines, before it includes this file:
+ *
+ *     FEW               up to how many tokens the direct way pays
+ *     dots_group()      the exact sums of one group of 32 columns for 8 rows and one token, of the contract's
+ *                       codes: isum[0], for q6_k isum[0] and isum[1] of its halves. q: 32 activations; sums:
+ *                       theirs by 16, int16[2]
+ *     dots_add()        isum + sum of (code + DOTS_ADD_OFFSET) * q over 32 columns of 8-bit codes
  */
 #ifndef YOKE_KERNELS_X86_MATMUL_X86_H
 #define YOKE_KERNELS_X86_MATMUL_X86_H
@@ -42,6 +45,12 @@ static ALWAYS_INLINE float load_float(const void *p)
     float f;
     memcpy(&f, p, 4);
     return f;
+}
+
+/* int16[2] in a dword */
+static ALWAYS_INLINE int32_t two_int16(int low, int high)
+{
+    return (int32_t)((uint32_t)high << 16 | ((uint32_t)low & 0xffff));
 }
 
 /* ---- one group of a panel ---- */
@@ -180,7 +189,6 @@ static ALWAYS_INLINE void store_rows(float *y, __m256 v, int32_t rows)
 
 /* ---- few tokens ---- */
 
-/* Up to FEW tokens go the direct way (a level knows where it stops to pay). */
 #define FEW_CHAINS 12 /* floats: sums in flight */
 
 /* The memory system follows a stream by itself, but starts anew at each 4 KiB page; this bridges the gap. */

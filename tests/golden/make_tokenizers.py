@@ -2,7 +2,8 @@
 """Small tokenizers of every kind that yoke reads, and what PyPI's `tokenizers` makes of thousands of texts with them.
 
 Offline: each is trained here, on texts of this machine and of this file, with its family's published pattern, normaliser,
-decoder, post-processor and added tokens. Writes tests/golden/tokenizers/:
+decoder, post-processor and added tokens. (The same from run to run, but for `words`: ties in its training fall as they may.)
+Writes tests/golden/tokenizers/:
     texts.json             the texts, an array of strings
     <kind>/tokenizer.json  the tokenizer
     <kind>/expected.txt    one line a text: eight hex digits of a hash over all results (see `line`), and for the first

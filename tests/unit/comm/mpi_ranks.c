@@ -2,6 +2,7 @@
  *   mpi_ranks check shm|net|mixed   everything a group must do; exits 0
  *   mpi_ranks kill            rank 1 kills itself amid collectives; the others ignore the launcher's SIGTERM
  *                             for a moment, so as to show that they find out by themselves, and say so
+ *   mpi_ranks die             the same, but the launcher may end the others before they can say anything
  *   mpi_ranks abort           rank 1 gives up
  * mixed: as if each two ranks were a host: messages between, groups of one host in shared memory.
  */
@@ -68,7 +69,7 @@ int main(int argc, char **argv)
         return 0;
     }
 
-    int kills = !strcmp(how, "kill");
+    int dies = !strcmp(how, "die"), kills = !strcmp(how, "kill");
     if (kills)
         signal(SIGTERM, SIG_IGN);
     float x[1000] = {0};
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
         if (i == 50 && c->rank == 1) {
             usleep(300000); /* the others have gone to sleep */
             fprintf(stderr, "rank 1: the end comes at %lld s\n", (long long)time(NULL));
-            if (kills)
+            if (kills || dies)
                 raise(SIGKILL);
             comm_abort(c, "the model file is gone");
         }
