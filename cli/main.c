@@ -35,7 +35,7 @@ struct entry {
 
 static const struct entry entries[] = {
     {"run", command_run},           {"plan", command_plan},         {"logits", command_logits},
-    {"tokenize", command_tokenize}, {"template", command_template},
+    {"tokenize", command_tokenize}, {"template", command_template}, {"shard", command_shard},
 };
 
 static int fail(int code, const char *msg)

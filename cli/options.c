@@ -70,6 +70,8 @@ const char *command_name(enum command c)
         return "tokenize";
     case CMD_TEMPLATE:
         return "template";
+    case CMD_SHARD:
+        return "shard";
     }
     return NULL;
 }

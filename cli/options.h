@@ -25,7 +25,7 @@ enum {
     OF_NO_EFFECT = 1 << 4   /* accepted from MindFormers' files, changes nothing */
 };
 
-#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE)
+#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE | CMD_SHARD)
 #define CMD_ENGINE (CMD_RUN | CMD_PLAN | CMD_LOGITS)
 
 struct option {

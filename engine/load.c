@@ -381,10 +381,11 @@ static int another_split(const struct shardset *s, const struct plan *p, const s
     if (i->tp == p->opt.tp && i->pp == p->opt.pp && i->ep == p->opt.ep)
         return err_set(e, ERR_SPLIT, "%s; the set was written for another model or version: write it again",
                        why->msg);
-    return err_set(e, ERR_SPLIT,
-                   "%s was written for --tp %d --pp %d --ep %d, but --tp %d --pp %d --ep %d is asked for: give the "
-                   "former, or --auto-trans-ckpt True to have it cut anew",
-                   shardset_path(s), i->tp, i->pp, i->ep, p->opt.tp, p->opt.pp, p->opt.ep);
+    return err_set(
+        e, ERR_SPLIT,
+        "%s was written for --tp %d --pp %d --ep %d, but --tp %d --pp %d --ep %d is asked for: give the "
+        "former, or --auto-trans-ckpt True to have it cut anew",
+        shardset_path(s), i->tp, i->pp, i->ep, p->opt.tp, p->opt.pp, p->opt.ep);
 }
 
 int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,

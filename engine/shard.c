@@ -16,8 +16,8 @@ const char *shard_quant_name(enum quant q)
     return names[q];
 }
 
-static int make_plan(const struct checkpoint *c, const struct graph *g, const struct shard_options *o, int rank,
-                     struct plan **ret, struct err *e)
+static int make_plan(const struct checkpoint *c, const struct graph *g, const struct shard_options *o,
+                     int rank, struct plan **ret, struct err *e)
 {
     struct checkpoint_source source;
     checkpoint_source_init(&source, c);

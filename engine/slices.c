@@ -38,7 +38,8 @@ static void difference(const struct shard_tensor *t, const struct shard_part *p,
                t->cols != w->all_cols) {
         buf_addf(&want, "a part of [%lld, %lld]", (long long)w->all_rows, (long long)w->all_cols);
         buf_addf(&have, "a part of [%lld, %lld]", (long long)t->rows, (long long)t->cols);
-    } else if (!same_range(w->stack, p->stack) || !same_range(w->row, p->row) || !same_range(w->col, p->col)) {
+    } else if (!same_range(w->stack, p->stack) || !same_range(w->row, p->row) ||
+               !same_range(w->col, p->col)) {
         if (w->stacked) {
             range_text("experts", w->stack.begin, w->stack.end, &want);
             range_text("experts", p->stack[0], p->stack[1], &have);
@@ -109,8 +110,8 @@ struct slices {
     int32_t *tensor; /* [plan's weights]: the set's tensor */
 };
 
-/* The set's tensor that a weight can be cut from. One that ranks hold whole serves any layout, so among several
- * of one name the first will do. */
+/* The set's tensor that a weight can be cut from. One that ranks hold whole serves any layout, so among
+ * several of one name the first will do. */
 static int find_tensor(const struct shardset *s, const struct plan_weight *w, int32_t *ret, struct err *e)
 {
     const struct shard_tensor *found = NULL;
@@ -123,12 +124,12 @@ static int find_tensor(const struct shardset *s, const struct plan_weight *w, in
         return err_set(e, ERR_FORMAT, "%s does not hold %s", shardset_path(s), w->name);
     if (found->dtype != w->dtype || found->matrix != w->matrix || found->stacked != w->stacked ||
         found->rows != w->all_rows || found->cols != w->all_cols)
-        return err_set(e, ERR_SPLIT,
-                       "%s holds %s as %s [%lld, %lld], but this run needs %s [%lld, %lld]; what is packed can be "
-                       "split anew, not converted",
-                       shardset_path(s), w->name, dtype_name(found->dtype), (long long)found->rows,
-                       (long long)found->cols, dtype_name(w->dtype), (long long)w->all_rows,
-                       (long long)w->all_cols);
+        return err_set(
+            e, ERR_SPLIT,
+            "%s holds %s as %s [%lld, %lld], but this run needs %s [%lld, %lld]; what is packed can be "
+            "split anew, not converted",
+            shardset_path(s), w->name, dtype_name(found->dtype), (long long)found->rows,
+            (long long)found->cols, dtype_name(w->dtype), (long long)w->all_rows, (long long)w->all_cols);
     return 0;
 }
 
@@ -200,11 +201,12 @@ static int move_box(const struct cut *c, const struct shard_part *p, struct box 
     shard_part_matrix(c->t, p, &from, &bytes);
     from.data = data + bytes * (size_t)(c->expert - p->stack[0]);
     if (!wmat_same_chunks(c->mat, to_col, &from, from_col, cols))
-        return err_set(e, ERR_SPLIT,
-                       "%s: the int8 scales of %s belong to chunks of its columns, which this split cuts "
-                       "elsewhere (columns %d to %d of rank %d); degrees that divide 8 can be made of each other; "
-                       "for others shard the model itself again",
-                       shardset_path(c->x->s), c->w->name, p->col[0], p->col[1], p->rank);
+        return err_set(
+            e, ERR_SPLIT,
+            "%s: the int8 scales of %s belong to chunks of its columns, which this split cuts "
+            "elsewhere (columns %d to %d of rank %d); degrees that divide 8 can be made of each other; "
+            "for others shard the model itself again",
+            shardset_path(c->x->s), c->w->name, p->col[0], p->col[1], p->rank);
     wmat_copy(c->mat, b.row[0] - c->w->row.begin, to_col, &from, b.row[0] - p->row[0], from_col, rows, cols);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* slices.h: a rank's weights out of a shard set: mapped as they are where the set was written for this plan, or
- * cut anew out of the ranks' files where it was not.
+/* slices.h: a rank's weights out of a shard set: mapped as they are where the set was written for this plan,
+ * or cut anew out of the ranks' files where it was not.
  *
  * The plan says what is needed, the manifest what is there; they are compared weight by weight, and nothing
  * else (degrees, versions, hashes) decides whether a file may be mapped. Cutting anew moves packed codes and
@@ -13,8 +13,8 @@
 #include "exec/weights.h"
 #include "formats/shardset.h"
 
-/* The set's rank that a plan is the program of: tensor-parallel ranks of the first stage come first, then those
- * of the next. Replicas map the same files. */
+/* The set's rank that a plan is the program of: tensor-parallel ranks of the first stage come first, then
+ * those of the next. Replicas map the same files. */
 int slices_rank(const struct plan *p);
 /* 0 if the file of the plan's rank is exactly the plan's image; else ERR_SPLIT, saying where they part. */
 int slices_fit(const struct shardset *s, const struct plan *p, struct err *e);

@@ -25,8 +25,8 @@ struct weights {
 int weights_new(const struct plan *p, struct weights **ret, struct err *e); /* zeroed */
 /* Only weights [first, first + n): for who writes an image piece by piece. */
 int weights_new_part(const struct plan *p, int32_t first, int32_t n, struct weights **ret, struct err *e);
-/* Over an image at `payload_at` (a multiple of 64) in mapped memory, which must be as long as the plan's image
- * from there. Takes the mapping over: weights_free unmaps it. Never written to. */
+/* Over an image at `payload_at` (a multiple of 64) in mapped memory, which must be as long as the plan's
+ * image from there. Takes the mapping over: weights_free unmaps it. Never written to. */
 void weights_map(const struct plan *p, void *map, size_t map_bytes, size_t payload_at, struct weights **ret);
 void weights_free(struct weights *w); /* NULL is fine */
 

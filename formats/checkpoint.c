@@ -379,7 +379,8 @@ static int no_weights(const char *folder, const struct list *all, struct err *e)
     const char *hint = "";
     for (size_t i = 0; i < all->n; i++) {
         if (has_suffix(all->v[i], ".yoke"))
-            hint = "; these are files of a shard set that was not finished or has lost its manifest.json: write it again";
+            hint = "; these are files of a shard set that was not finished or has lost its manifest.json: "
+                   "write it again";
         else if (has_suffix(all->v[i], ".gguf"))
             hint = "; to use a GGUF file, give its own path";
         else if ((has_suffix(all->v[i], ".bin") || has_suffix(all->v[i], ".pth") ||
@@ -819,7 +820,8 @@ int checkpoint_read(const struct checkpoint *c, const struct tensor *t, int64_t 
     const struct dtype_info *d = dtype_info(t->dtype);
     const struct file *f = &c->file[t->file];
     if (c->set)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" is there packed for ranks only", c->path, t->name);
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" is there packed for ranks only", c->path,
+                       t->name);
     if (!d->block_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" has dtype %s, which yoke does not read",
                        f->path, t->name, safetensors_find(c->st[t->file], t->name)->dtype_name);

@@ -50,7 +50,7 @@ int checkpoint_open_with(const char *path, const char *config_dir, struct warn_s
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint *c);
-const struct gguf *checkpoint_gguf(const struct checkpoint *c); /* NULL if it is a folder */
+const struct gguf *checkpoint_gguf(const struct checkpoint *c);         /* NULL if it is a folder */
 const struct shardset *checkpoint_shardset(const struct checkpoint *c); /* NULL if it is none */
 /* Borrowed, live as long as the checkpoint. The second one is NULL where there is no generation_config.json
  * (for a GGUF it is made from the metadata: eos ids and sampling defaults, if any). */

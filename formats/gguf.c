@@ -42,7 +42,7 @@ struct gguf {
     const uint8_t *mem; /* instead of a file */
     uint64_t size;
     uint64_t kv_end; /* where the metadata ends in the file */
-    uint8_t *head; /* the file's first n_head bytes, strings as said above */
+    uint8_t *head;   /* the file's first n_head bytes, strings as said above */
     uint64_t n_head;
     struct ref *str;
     size_t n_str, cap_str;

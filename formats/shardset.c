@@ -294,13 +294,15 @@ static int check_rank(struct place *at, int rank)
         const struct shard_part *p = f->part[i];
         if (p->offset != end || p->bytes > (uint64_t)INT64_MAX - end - 63)
             return err_set(at->e, ERR_FORMAT,
-                           "%s: \"%s\" of rank %d is at offset %" PRIu64 "; what lies before it ends at %" PRIu64,
+                           "%s: \"%s\" of rank %d is at offset %" PRIu64
+                           "; what lies before it ends at %" PRIu64,
                            at->s->path, at->s->tensor[p->tensor].name, rank, p->offset, end);
         end = ROUND_UP(end + p->bytes, 64);
     }
     if (end != f->payload)
         return err_set(at->e, ERR_FORMAT,
-                       "%s: rank %d should have %" PRIu64 " bytes by its tensors, but \"payload\" is %" PRIu64,
+                       "%s: rank %d should have %" PRIu64
+                       " bytes by its tensors, but \"payload\" is %" PRIu64,
                        at->s->path, rank, end, f->payload);
     return 0;
 }
@@ -374,7 +376,8 @@ static int read_versions(const struct place *at, const json_t *m)
                        at->where, version, at->s->info.yoke, SHARDSET_VERSION);
     if (packing != WMAT_PACKING_VERSION)
         return err_set(at->e, ERR_UNSUPPORTED,
-                       "%s: weights packed in layout %" PRId64 " (by yoke %.50s), but this yoke's kernels read "
+                       "%s: weights packed in layout %" PRId64
+                       " (by yoke %.50s), but this yoke's kernels read "
                        "layout %d: write the set again with yoke shard",
                        at->where, packing, at->s->info.yoke, WMAT_PACKING_VERSION);
     return 0;
@@ -551,8 +554,8 @@ int shardset_check_header(const struct shardset *s, int rank, const void *head, 
                        ": one of them is from another set",
                        where, h.tensors, h.payload_bytes, s->path, f->n, f->payload);
     if (file_bytes != header + f->payload)
-        return err_set(e, ERR_FORMAT, "%s has %" PRIu64 " bytes, but should have %" PRIu64 ": it is %s", where,
-                       file_bytes, header + f->payload,
+        return err_set(e, ERR_FORMAT, "%s has %" PRIu64 " bytes, but should have %" PRIu64 ": it is %s",
+                       where, file_bytes, header + f->payload,
                        file_bytes < header + f->payload ? "cut short" : "no longer what was written");
     uint8_t sum[SHARD_SUM];
     if (n < header)
@@ -608,7 +611,8 @@ int shardset_map(const struct shardset *s, int rank, void **ret_map, size_t *ret
     if (map == MAP_FAILED) {
         rc = err_errno(e, "cannot map %s", f.path);
     } else {
-        madvise(map, (size_t)f.size, MADV_WILLNEED); /* reading ahead starts now; harmless where it is cached */
+        madvise(map, (size_t)f.size,
+                MADV_WILLNEED); /* reading ahead starts now; harmless where it is cached */
         *ret_map = map;
         *ret_bytes = (size_t)f.size;
         *ret_payload_at = payload_at;

@@ -20,8 +20,8 @@
  * A sum is the first 16 bytes of SHA-256. The manifest holds the sum of each header, and a header the sums of
  * its tensors: so files of two sets cannot be mixed up, and a set is what its manifest says, or an error.
  *
- * Writing: everything goes to temporary names (.NAME.tmp) in the folder, which is locked meanwhile (flock), is
- * synced to the disk, and only when all of it is there takes its names, the manifest last. A set in the
+ * Writing: everything goes to temporary names (.NAME.tmp) in the folder, which is locked meanwhile (flock),
+ * is synced to the disk, and only when all of it is there takes its names, the manifest last. A set in the
  * folder from before stays whole until then. Whoever is mapping the old files keeps them: they are replaced,
  * never written to.
  *
@@ -98,7 +98,8 @@ const struct shard_tensor *shardset_tensor(const struct shardset *s, int32_t i);
 /* Rank r's parts in the order of its plan. */
 const struct shard_part *const *shardset_parts(const struct shardset *s, int rank, int32_t *ret_n);
 
-/* A part as a matrix (data NULL: the payload at the part's offset), and what one member of its stack takes. */
+/* A part as a matrix (data NULL: the payload at the part's offset), and what one member of its stack takes.
+ */
 void shard_part_matrix(const struct shard_tensor *t, const struct shard_part *p, struct wmat *ret,
                        size_t *ret_bytes);
 
@@ -132,9 +133,9 @@ int shardset_add(struct shardset_writer *w, const struct shard_tensor *t, const 
 int shardset_end_rank(struct shardset_writer *w, struct err *e);
 /* A small file that lies beside. */
 int shardset_add_file(struct shardset_writer *w, const char *name, const void *data, size_t n, struct err *e);
-/* What makes the folder a whole model: config.json and, where they are, generation_config.json, the tokenizer's
- * files and the chat template. From config_dir, if not NULL, else from beside the checkpoint; a GGUF's are made
- * from its metadata, and tokenizer.gguf is that metadata alone. */
+/* What makes the folder a whole model: config.json and, where they are, generation_config.json, the
+ * tokenizer's files and the chat template. From config_dir, if not NULL, else from beside the checkpoint; a
+ * GGUF's are made from its metadata, and tokenizer.gguf is that metadata alone. */
 struct checkpoint;
 int shardset_add_model(struct shardset_writer *w, const struct checkpoint *c, const char *config_dir,
                        struct err *e);

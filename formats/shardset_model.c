@@ -9,10 +9,16 @@
 
 #define COPY_MAX ((size_t)256 << 20)
 
-static const char *const text_files[] = {
-    "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja", "chat_template.json",    "vocab.json",              "merges.txt",
-    "tokenizer.model",     "tokenizer.gguf"};
+static const char *const text_files[] = {"tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "chat_template.jinja",
+                                         "chat_template.json",
+                                         "vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.model",
+                                         "tokenizer.gguf"};
 
 static int copy_if_there(struct shardset_writer *w, const char *dir, const char *name, struct err *e)
 {

@@ -159,8 +159,8 @@ static int describe_file(const char *folder, const char *name, bool full, json_t
     return rc;
 }
 
-/* The folder of the weights, absolute, and the file's name in it if the checkpoint is named by one. A link may
- * lead to a name without extension, elsewhere (caches do that): it is the link that counts. */
+/* The folder of the weights, absolute, and the file's name in it if the checkpoint is named by one. A link
+ * may lead to a name without extension, elsewhere (caches do that): it is the link that counts. */
 static int place_of(const struct checkpoint *c, char **ret_folder, char **ret_name, struct err *e)
 {
     const char *path = checkpoint_path(c), *slash = strrchr(path, '/');
@@ -267,7 +267,8 @@ int source_compare(const json_t *record, const char *config_dir, bool full, enum
             snprintf(how, sizeof(how), "it has %lld bytes, and had %lld", (long long)st.st_size,
                      (long long)bytes);
             rc = changed(p, how, e);
-        } else if (st.st_size != bytes || mtime_ns(&st) != json_integer_value(json_object_get(x, "mtime_ns"))) {
+        } else if (st.st_size != bytes ||
+                   mtime_ns(&st) != json_integer_value(json_object_get(x, "mtime_ns"))) {
             touched = true;
         }
         if (!rc && full && found)

@@ -11,9 +11,9 @@
  * bytes in its middle (all, if it has fewer); then, for a folder, the configuration as sorted, compact JSON.
  * Training or quantising again changes it; copying, downloading again or touching the files does not.
  *
- * Comparing is cheap where nothing happened: sizes and modification times are those of the record, and that is
- * all that is looked at, as git does. Where they differ, the hash decides. sha256 is there if the record was
- * made in full: then comparing in full reads every byte.
+ * Comparing is cheap where nothing happened: sizes and modification times are those of the record, and that
+ * is all that is looked at, as git does. Where they differ, the hash decides. sha256 is there if the record
+ * was made in full: then comparing in full reads every byte.
  */
 #ifndef YOKE_FORMATS_SOURCE_H
 #define YOKE_FORMATS_SOURCE_H

@@ -81,8 +81,8 @@ static inline size_t wmat_bytes(const struct wmat *w)
 void wmat_pack(struct wmat *w, int32_t row0, int32_t n_rows, enum dtype src_dtype, const void *src,
                size_t src_stride);
 
-/* Whether columns [to_col, + n_cols) of `to` and [from_col, + n_cols) of `from` are the same whole chunks. Only
- * i8c asks for it, whose scales belong to chunks; for all other formats it is true. */
+/* Whether columns [to_col, + n_cols) of `to` and [from_col, + n_cols) of `from` are the same whole chunks.
+ * Only i8c asks for it, whose scales belong to chunks; for all other formats it is true. */
 bool wmat_same_chunks(const struct wmat *to, int32_t to_col, const struct wmat *from, int32_t from_col,
                       int32_t n_cols);
 /* Moves a rectangle between matrices of one dtype that hold parts of the same tensor; codes and scales are

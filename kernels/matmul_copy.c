@@ -1,7 +1,8 @@
 /* matmul_copy.c: from one packed matrix to another, without loss: what re-slicing a shard set is made of.
  *
  * Codes and scales are moved as they are stored, so a slice that was cut out of other slices has the bits of
- * one that was packed from the checkpoint. Padding is left alone: `to` is zeroed, as wmat_pack zeroes a panel.
+ * one that was packed from the checkpoint. Padding is left alone: `to` is zeroed, as wmat_pack zeroes a
+ * panel.
  */
 #include "kernels/matmul.h"
 
