@@ -81,12 +81,17 @@ struct comm *comm_self_new(void);
 /* Fills ret[0..n) with the n endpoints of one group; each goes to its own thread. Closing all of them frees
  * the group. */
 int comm_threads_new(int n, size_t max_bytes, struct comm **ret, struct err *e);
-/* True if this process was started by an MPI launcher with more than one rank. */
+/* How many ranks, if an MPI launcher started this process with more than one; else 0. */
 int comm_mpi_launched(void);
+/* What the launcher says before anything is opened: this process's rank, and how many ranks it started on
+ * this host, this one included. 0 and 1 without a launcher. */
+int comm_mpi_rank(void);
+int comm_mpi_local_size(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for
- * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI, and if a
- * rank was lost or gave up, the process too (exit code 9, all other ranks with it): report the error first.
+ * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI. If a
+ * rank was lost or gave up, MPI ends with the process instead, and takes all other ranks with it; the exit
+ * code is that of the process. So report the error, then exit soon.
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
 /* "rank 2 on host n1 (pid 4242)": for messages. buf is the caller's. */

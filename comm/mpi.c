@@ -19,8 +19,31 @@ static int env_int(const char *name)
 int comm_mpi_launched(void)
 {
     /* mpirun of Open MPI; process managers that speak PMI; srun --mpi=pmix */
-    return env_int("OMPI_COMM_WORLD_SIZE") > 1 || env_int("PMI_SIZE") > 1 ||
-           (getenv("PMIX_NAMESPACE") && env_int("SLURM_NTASKS") > 1);
+    int n = env_int("OMPI_COMM_WORLD_SIZE");
+    if (n < 2)
+        n = env_int("PMI_SIZE");
+    if (n < 2 && getenv("PMIX_NAMESPACE"))
+        n = env_int("SLURM_NTASKS");
+    return n > 1 ? n : 0;
+}
+
+int comm_mpi_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && comm_mpi_launched(); i++)
+        if (getenv(names[i]))
+            return env_int(names[i]);
+    return 0;
+}
+
+int comm_mpi_local_size(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_NTASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && comm_mpi_launched(); i++)
+        if (env_int(names[i]) > 0)
+            return env_int(names[i]);
+    return 1;
 }
 
 #ifndef YOKE_MPI
@@ -42,6 +65,13 @@ static struct {
     int opened, finalize;
 } world;
 
+/* MPI_Finalize would wait for the lost. Not before the process ends: it may still have to say why. */
+static void abort_world(int status, void *ctx)
+{
+    (void)ctx;
+    MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
+}
+
 static void world_close(struct comm *c)
 {
     int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
@@ -49,8 +79,9 @@ static void world_close(struct comm *c)
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
     if (lost)
-        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST); /* MPI_Finalize would wait for the lost; does not return */
-    MPI_Finalize();
+        on_exit(abort_world, NULL);
+    else
+        MPI_Finalize();
 }
 
 /* Which host am I on? The lowest rank there names it. */

@@ -140,25 +140,21 @@ static void show_shape(const struct tensor *t, struct buf *out)
     buf_addc(out, ']');
 }
 
-/* How many matrices go under a weight's name. */
-static int32_t members(const struct graph *g, val w)
-{
-    const struct value *v = graph_value(g, w);
-    return strchr(v->name, '*') ? g->axis_n[v->dim[0]] : 1;
-}
-
 /* One weight (of one expert, if stacked): is it there, and does it fit? */
-static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert,
+static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert, bool *used,
                       struct buf *missing, struct buf *bad)
 {
     struct source x = source_of(c, w->name, expert);
     const struct tensor *t = x.tensor;
-    if (!t) { /* the first expert's presence was the plan's to check */
-        const char *star = strchr(w->name, '*');
-        buf_addf(missing, "%s%.*s%d%s", missing->len ? ", " : "", (int)(star - w->name), w->name, expert,
-                 star + 1);
+    if (!t) {
+        const char *star = strchr(w->name, '*'), *comma = missing->len ? ", " : "";
+        if (star)
+            buf_addf(missing, "%s%.*s%d%s", comma, (int)(star - w->name), w->name, expert, star + 1);
+        else
+            buf_addf(missing, "%s%s", comma, w->name);
         return;
     }
+    used[t - checkpoint_tensor(c, 0)] = true;
     if (fits(w, &x))
         return;
     buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
@@ -170,45 +166,58 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
         buf_addf(bad, ", but config.json makes it [%lld]", (long long)w->all_cols);
 }
 
-int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sink *warn, struct err *e)
+/* What the graph expects of one weight: name and shape. */
+static struct plan_weight expected(const struct graph *g, val w)
 {
-    struct buf bad = BUF_INIT, extra = BUF_INIT, missing = BUF_INIT;
-    int n_extra = 0;
-    bool *used;
-    XNEW_N(used, checkpoint_n_tensors(c));
-    for (int i = 0; i < p->n_weights; i++) {
-        const struct plan_weight *w = &p->weights[i];
-        int32_t n = members(p->graph, p->slots[w->slot].v);
-        for (int32_t k = 0; k < n; k++)
-            check_one(c, w, k, &missing, &bad);
+    const struct value *v = graph_value(g, w);
+    int n_in = weight_inputs(g, w);
+    struct plan_weight pw = {
+        .name = v->name, .matrix = n_in > 0, .all_rows = 1, .all_cols = value_width(g, v)};
+    pw.stacked = strchr(v->name, '*') != NULL;
+    if (pw.matrix) {
+        pw.all_cols = 1;
+        for (int d = pw.stacked; d < v->n_dims; d++)
+            *(d < v->n_dims - n_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
     }
-    for (int i = 0; i < p->graph->n_values; i++) { /* other stages' weights are used too */
-        const struct value *v = &p->graph->values[i];
-        if (v->kind != VAL_WEIGHT)
-            continue;
-        int32_t n = members(p->graph, (val){i});
-        for (int32_t k = 0; k < n; k++) {
-            const struct tensor *t = source_of(c, v->name, k).tensor;
-            if (t)
-                used[t - checkpoint_tensor(c, 0)] = true;
-        }
-    }
+    return pw;
+}
+
+static void name_unused(const struct checkpoint *c, const bool *used, struct warn_sink *warn)
+{
+    struct buf extra = BUF_INIT;
+    int n = 0;
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
         if (!used[i] && !harmless(c, name))
-            buf_addf(&extra, "%s%s", n_extra++ ? ", " : "", name);
+            buf_addf(&extra, "%s%s", n++ ? ", " : "", name);
     }
-    if (n_extra)
-        warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n_extra,
-                n_extra > 1 ? "s are" : " is", extra.s);
-    int rc = 0;
-    if (missing.len)
-        rc = err_set(e, ERR_FORMAT, "%s: tensors are missing: %s", checkpoint_path(c), missing.s);
-    else if (bad.len)
-        rc = err_set(e, ERR_FORMAT, "%s: tensors have another shape than expected: %s", checkpoint_path(c),
-                     bad.s);
-    buf_release(&bad);
+    if (n)
+        warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n,
+                n > 1 ? "s are" : " is", extra.s);
     buf_release(&extra);
+}
+
+int load_check(const struct checkpoint *c, const struct graph *g, struct warn_sink *warn, struct err *e)
+{
+    struct buf bad = BUF_INIT, missing = BUF_INIT;
+    bool *used;
+    XNEW_N(used, checkpoint_n_tensors(c));
+    for (int i = 0; i < g->n_values; i++) {
+        if (g->values[i].kind != VAL_WEIGHT)
+            continue;
+        struct plan_weight w = expected(g, (val){i});
+        int32_t n = w.stacked ? g->axis_n[g->values[i].dim[0]] : 1;
+        for (int32_t k = 0; k < n; k++)
+            check_one(c, &w, k, used, &missing, &bad);
+    }
+    name_unused(c, used, warn);
+    int rc = 0;
+    if (missing.len || bad.len)
+        rc = err_set(e, ERR_FORMAT, "%s: %s%s%s%s%s", checkpoint_path(c),
+                     missing.len ? "tensors are missing: " : "", missing.len ? missing.s : "",
+                     missing.len && bad.len ? "; " : "",
+                     bad.len ? "tensors have another shape than expected: " : "", bad.len ? bad.s : "");
+    buf_release(&bad);
     buf_release(&missing);
     xfree(used);
     return rc;

@@ -139,7 +139,7 @@ static int write_rank(struct writing *x, const struct graph *g, int rank, struct
 static int check_all(const struct checkpoint *c, const struct graph *g, const struct shard_options *o,
                      struct warn_sink *warn, uint64_t *ret_bytes, struct err *e)
 {
-    int rc = 0;
+    int rc = load_check(c, g, warn, e);
     *ret_bytes = 0;
     for (int r = 0; r < o->tp * o->pp && !rc; r++) {
         struct plan *p;
@@ -147,8 +147,6 @@ static int check_all(const struct checkpoint *c, const struct graph *g, const st
         if (rc)
             break;
         *ret_bytes += weights_offset(p, p->n_weights);
-        if (r == 0)
-            rc = load_check(c, p, warn, e);
         plan_free(p);
     }
     return rc;

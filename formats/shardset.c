@@ -61,11 +61,22 @@ void shard_sum_of_header(const void *head, size_t n, uint8_t ret[SHARD_SUM])
     xfree(copy);
 }
 
+static void describe(const struct shard_tensor *t, const struct shard_part *p, struct wmat *ret)
+{
+    int32_t rows = p->row[1] - p->row[0], cols = p->col[1] - p->col[0];
+    struct scale_blocks b;
+    if (t->scale_rows) {
+        b = scale_blocks_at(t->scale_rows, t->scale_cols, p->row[0], p->col[0]);
+        wmat_init_f8(ret, rows, cols, &b, &p->cuts);
+    } else {
+        wmat_init(ret, t->dtype, rows, cols, dtype_info(t->dtype)->block == 256 ? p->col[0] % 256 : 0, &p->cuts);
+    }
+}
+
 void shard_part_matrix(const struct shard_tensor *t, const struct shard_part *p, struct wmat *ret,
                        size_t *ret_bytes)
 {
-    int32_t skip = dtype_info(t->dtype)->block == 256 ? p->col[0] % 256 : 0;
-    wmat_init(ret, t->dtype, p->row[1] - p->row[0], p->col[1] - p->col[0], skip, &p->cuts);
+    describe(t, p, ret);
     *ret_bytes = ROUND_UP(wmat_bytes(ret), 64);
 }
 
@@ -145,7 +156,7 @@ static int get_cuts(const struct place *at, const json_t *o, const struct shard_
 {
     const json_t *v = json_object_get(o, "cuts");
     size_t n = json_array_size(v);
-    bool floats = t->dtype == DT_F32 || t->dtype == DT_F16 || t->dtype == DT_BF16;
+    bool floats = act_kind_of(t->dtype) == ACT_F32;
     bool ok = n >= 2 && n <= YOKE_CHUNKS + 1;
     int64_t last = 0;
     for (size_t i = 0; i < n && ok; i++) {
@@ -170,8 +181,7 @@ static uint64_t part_bytes(const struct shard_tensor *t, const struct shard_part
         return 4 * (uint64_t)(p->col[1] - p->col[0]);
     struct wmat m;
     size_t one, all;
-    int32_t skip = dtype_info(t->dtype)->block == 256 ? p->col[0] % 256 : 0;
-    wmat_init(&m, t->dtype, p->row[1] - p->row[0], p->col[1] - p->col[0], skip, &p->cuts);
+    describe(t, p, &m);
     if (!size_mul((size_t)m.n_panels, m.panel_bytes, &one) || one > INT64_MAX ||
         !size_mul(ROUND_UP(one, 64), (size_t)(p->stack[1] - p->stack[0]), &all) || all > INT64_MAX)
         return 0;
@@ -203,7 +213,7 @@ static int read_part(struct place *at, const json_t *o, const struct shard_tenso
         p->row[1] = 1;
     if (!t->stacked)
         p->stack[1] = 1;
-    bool floats = t->dtype == DT_F32 || t->dtype == DT_F16 || t->dtype == DT_BF16;
+    bool floats = act_kind_of(t->dtype) == ACT_F32;
     if (!floats && (p->col[0] % 32 || (p->col[1] % 32 && p->col[1] != t->cols)))
         return bad(at, "columns", "whole groups of 32");
     p->rank = (int32_t)rank;
@@ -224,6 +234,20 @@ static int get_dtype(const struct place *at, const json_t *o, const char *key, e
     const char *s = json_string_value(json_object_get(o, key));
     *ret = s ? dtype_from_name(s) : DT_NONE;
     return *ret != DT_NONE && dtype_info(*ret)->weight ? 0 : bad(at, key, "the name of a weight format");
+}
+
+static int get_scale_block(const struct place *at, const json_t *o, struct shard_tensor *t)
+{
+    const json_t *v = json_object_get(o, "scale_block");
+    int64_t n[2];
+    for (size_t i = 0; i < 2; i++) {
+        n[i] = json_integer_value(json_array_get(v, i));
+        if (json_array_size(v) != 2 || n[i] < 1 || n[i] > INT32_MAX || t->dtype != DT_F8_E4M3)
+            return bad(at, "scale_block", "[rows, columns] of a block of f8_e4m3");
+    }
+    t->scale_rows = (int32_t)n[0];
+    t->scale_cols = (int32_t)n[1];
+    return 0;
 }
 
 static int read_tensor(struct place *at, const json_t *o, int32_t index)
@@ -251,6 +275,8 @@ static int read_tensor(struct place *at, const json_t *o, int32_t index)
         rc = get_int(at, o, "rows", 0, INT32_MAX - 255, &t->rows);
     if (!rc)
         rc = get_int(at, o, "columns", 0, INT32_MAX - 255, &t->cols);
+    if (!rc && t->matrix && json_object_get(o, "scale_block"))
+        rc = get_scale_block(at, o, t);
     if (!rc && !t->matrix && t->dtype != DT_F32)
         rc = bad(at, "dtype", "f32 for a vector");
     if (!rc && t->stacked != (strchr(t->name, '*') != NULL))

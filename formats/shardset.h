@@ -75,6 +75,7 @@ struct shard_tensor {
     bool stacked;
     int32_t experts; /* 1 if not stacked */
     int64_t rows, cols;
+    int32_t scale_rows, scale_cols; /* f8_e4m3: of a block that shares a scale; 0: there are no scales */
     const struct shard_part *part; /* [n_parts], of increasing ranks */
     int32_t n_parts;
 };

@@ -386,6 +386,8 @@ static void add_tensor(struct buf *b, struct written *x)
     buf_addf(b, "\"columns\": %" PRId64 ", ", t->cols);
     if (t->stacked)
         buf_addf(b, "\"experts\": %d, ", t->experts);
+    if (t->scale_rows)
+        buf_addf(b, "\"scale_block\": [%d, %d], ", t->scale_rows, t->scale_cols);
     buf_adds(b, "\"parts\": [\n");
     qsort(x->part, (size_t)x->n, sizeof(*x->part), by_rank);
     for (int32_t i = 0; i < x->n; i++) {

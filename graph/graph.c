@@ -190,6 +190,23 @@ int32_t graph_add_rope(struct graph *g, const struct rope *r)
     return g->n_ropes++;
 }
 
+int weight_inputs(const struct graph *g, val w)
+{
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct op *o = &g->ops[i];
+        if (o->kind == OP_MATMUL && o->in[1].id == w.id)
+            return graph_value(g, o->in[0])->n_dims - 1;
+        if (o->kind == OP_EMBED && o->in[0].id == w.id)
+            return 1;
+        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
+            if (o->in[k].id == w.id)
+                return 1;
+        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
+            return 1;
+    }
+    return 0;
+}
+
 int64_t value_width(const struct graph *g, const struct value *v)
 {
     int64_t n = 1;

@@ -165,6 +165,9 @@ int graph_finish(struct graph *g, struct err *e);
 
 /* Elements of one position of the value (product of its axes without TOKEN/OUT). */
 int64_t value_width(const struct graph *g, const struct value *v);
+/* How many of a weight's axes are inputs of the matmuls that use it; 0: it is a vector (norm, bias). An
+ * embedding table counts as [rows, cols] too. */
+int weight_inputs(const struct graph *g, val w);
 bool value_has(const struct value *v, enum axis a);
 int op_inputs(const struct op *o);                    /* how many it has */
 int value_dim_of(const struct value *v, enum axis a); /* its index in dim, or -1 */

@@ -7,6 +7,7 @@
 #include "kernels/matmul.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 #include "base/mem.h"
 #include "kernels/matmul_layout.h"
@@ -104,15 +105,41 @@ static void copy_scales(const struct wmat *to, uint8_t *tp, int32_t to_col, cons
     }
 }
 
+/* F8_E4M3: codes column by column, and the scale of each block that is touched. Where a block comes in parts they
+ * agree about its scale, but for one with a NaN among its codes (wmat_pack_f8), which stands. */
+static void copy_f8(const struct wmat *to, uint8_t *tp, int32_t to_col, const struct wmat *from,
+                    const uint8_t *fp, int32_t from_col, int32_t n_cols, struct lanes l)
+{
+    for (int32_t k = 0, end; k < n_cols; k = end) {
+        int32_t tb = f8_block(to, to_col + k), fb = f8_block(from, from_col + k);
+        end = MIN(n_cols, MIN(f8_block_end(to, tb) - to_col, f8_block_end(from, fb) - from_col));
+        float scale[WMAT_PANEL];
+        memcpy(scale, tp + f8_scales_at(to, tb), sizeof(scale));
+        for (int i = 0; i < l.n; i++)
+            if (!isnan(scale[l.to + i]))
+                memcpy(&scale[l.to + i], fp + f8_scales_at(from, fb) + 4 * (size_t)(l.from + i), 4);
+        memcpy(tp + f8_scales_at(to, tb), scale, sizeof(scale));
+        for (int32_t i = k; i < end; i++)
+            copy_lanes(tp + f8_column_at(tb, to_col + i), fp + f8_column_at(fb, from_col + i), l, 1);
+    }
+}
+
+/* Where a column lies in its scale block. */
+static int64_t in_block(const struct wmat *w, int32_t col)
+{
+    return ((int64_t)w->blocks.col_in_block + col) % w->blocks.scale_cols;
+}
+
 void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wmat *from, int32_t from_row,
                int32_t from_col, int32_t n_rows, int32_t n_cols)
 {
     assert(to->dtype == from->dtype && n_rows >= 0 && n_cols >= 0);
     assert(to_row >= 0 && n_rows <= to->rows - to_row && from_row >= 0 && n_rows <= from->rows - from_row);
     assert(to_col >= 0 && n_cols <= to->cols - to_col && from_col >= 0 && n_cols <= from->cols - from_col);
-    bool floats = is_float_weight(to->dtype);
-    assert(floats || (to_col % 32 == 0 && from_col % 32 == 0));
-    assert(floats || n_cols % 32 == 0 || (to_col + n_cols == to->cols && from_col + n_cols == from->cols));
+    bool floats = is_float_weight(to->dtype), f8 = to->dtype == DT_F8_E4M3;
+    assert(!f8 || (to->blocks.scale_cols == from->blocks.scale_cols && in_block(to, to_col) == in_block(from, from_col)));
+    assert(floats || f8 || (to_col % 32 == 0 && from_col % 32 == 0));
+    assert(floats || f8 || n_cols % 32 == 0 || (to_col + n_cols == to->cols && from_col + n_cols == from->cols));
     assert(!is_k_quant(to->dtype) || (to->skip + to_col) % 256 == (from->skip + from_col) % 256);
     assert(wmat_same_chunks(to, to_col, from, from_col, n_cols));
     for (int32_t done = 0; done < n_rows;) {
@@ -123,7 +150,9 @@ void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wma
         const uint8_t *fp = wmat_panel(from, f / WMAT_PANEL);
         if (floats)
             copy_floats(to, tp, to_col, fp, from_col, n_cols, l);
-        for (int32_t k = 0; k < n_cols && !floats; k += 32)
+        if (f8)
+            copy_f8(to, tp, to_col, from, fp, from_col, n_cols, l);
+        for (int32_t k = 0; k < n_cols && !floats && !f8; k += 32)
             copy_group(to, tp, (to_col + k) / 32, from, fp, (from_col + k) / 32, l);
         if (to->dtype == DT_I8C)
             copy_scales(to, tp, to_col, from, fp, from_col, n_cols, l);

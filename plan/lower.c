@@ -99,25 +99,6 @@ static int32_t staging_slot(struct plan *p, int row_axis, size_t row_bytes)
     return new_slot(p, s);
 }
 
-/* How many of a weight's axes are inputs of the matmuls that use it; 0: it is a vector (norm, bias). An
- * embedding table counts as [rows, cols] too. */
-static int n_inputs(const struct graph *g, val w)
-{
-    for (int i = 0; i < g->n_ops; i++) {
-        const struct op *o = &g->ops[i];
-        if (o->kind == OP_MATMUL && o->in[1].id == w.id)
-            return graph_value(g, o->in[0])->n_dims - 1;
-        if (o->kind == OP_EMBED && o->in[0].id == w.id)
-            return 1;
-        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
-            if (o->in[k].id == w.id)
-                return 1;
-        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
-            return 1;
-    }
-    return 0;
-}
-
 /* One matrix for each expert, or for each head (latent attention's absorbed matrices). */
 static bool is_stacked(const struct value *w)
 {
@@ -145,7 +126,7 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
 {
     const struct graph *g = lo->p->graph;
     enum quant q = lo->p->opt.quant;
-    if (n_inputs(g, w) == 0)
+    if (weight_inputs(g, w) == 0)
         return DT_F32;
     bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
     const struct value *v = graph_value(g, w);
@@ -225,7 +206,7 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     struct plan *p = lo->p;
     const struct graph *g = p->graph;
     const struct value *v = graph_value(g, w);
-    int n_in = n_inputs(g, w);
+    int n_in = weight_inputs(g, w);
     struct plan_weight pw = {.name = v->name,
                              .matrix = n_in > 0,
                              .stacked = is_stacked(v),
@@ -614,7 +595,7 @@ int plan_lower(struct plan *p, struct err *e)
     }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
-        int n_in = n_inputs(g, w);
+        int n_in = weight_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }

@@ -44,6 +44,6 @@ void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk);
 json_t *golden_json(const char *path);
 float *golden_floats(const char *path, size_t n); /* exactly n; xfree() */
 int32_t *golden_ids(const json_t *array, int32_t *ret_n);
-char *golden_path(const char *path); /* below the root; xfree() */
+char *golden_path(const char *path); /* below the root, unless absolute; xfree() */
 
 #endif

@@ -95,5 +95,5 @@ int main(int argc, char **argv)
     comm_close(c);
     if (mixed)
         MPI_Abort(MPI_COMM_WORLD, -rc);
-    return 2; /* not reached: comm_close ends the process */
+    return 2; /* and the others end with it */
 }
