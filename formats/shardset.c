@@ -132,7 +132,8 @@ static int get_sum(const struct place *at, const json_t *o, uint8_t ret[SHARD_SU
     for (int i = 0; i < SHARD_SUM && ok; i++) {
         int hi = hex(s[2 * i]), lo = hex(s[2 * i + 1]);
         ok = hi >= 0 && lo >= 0;
-        ret[i] = (uint8_t)(hi << 4 | lo);
+        if (ok)
+            ret[i] = (uint8_t)(hi << 4 | lo);
     }
     return ok ? 0 : bad(at, "sum", "32 hexadecimal digits");
 }

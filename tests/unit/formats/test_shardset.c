@@ -281,7 +281,11 @@ static void test_changed_manifest(void **state)
     write_tiny(set);
     must(file_slurp(path, 1 << 20, &b, &e), &e);
     char *first = strstr(strstr(b.s, "\"tensors\""), "\"sum\": \"");
-    first[8] = first[8] == '0' ? '1' : '0';
+    char digit = first[8];
+    first[8] = 'G';
+    assert_int_equal(shardset_open_bytes(b.s, b.len, "here", &s, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.msg, "32 hexadecimal digits"));
+    first[8] = digit == '0' ? '1' : '0';
     write_text(set, "manifest.json", b.s);
     must(shardset_open(set, &s, &e), &e);
     assert_int_equal(shardset_map(s, 0, &map, &bytes, &payload_at, &e), ERR_FORMAT);
