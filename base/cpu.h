@@ -1,8 +1,8 @@
 /* cpu.h: what this process may use: instruction sets and cores.
  *
  * ISA levels are named bundles, each containing the one before, so that a run is described by one word. The
- * level in use is the best one the machine has, unless YOKE_CPU or --cpu asks for a lower one; tests and
- * fuzzers use that. Cores are counted within affinity and cgroup CPU quota, as a container user expects.
+ * level in use is the best one the machine has, unless --cpu asks for a lower one; tests run them all. Cores
+ * are counted within affinity and cgroup CPU quota, as a container user expects.
  */
 #ifndef YOKE_BASE_CPU_H
 #define YOKE_BASE_CPU_H

@@ -6,8 +6,8 @@
  * checked, reported.
  *
  * The guard: between alloc_guard_begin() and alloc_guard_end() on a thread, every x*() and big_alloc() call
- * on that thread is a bug and aborts (debug builds). The token loop runs under it (DESIGN invariant 2). No
- * code outside base/ calls malloc directly; `make check` looks.
+ * on that thread is a bug and aborts (debug builds). The token loop runs under it (ARCHITECTURE.md, invariant
+ * 2). No code outside base/ calls malloc directly; `make check` looks.
  */
 #ifndef YOKE_BASE_MEM_H
 #define YOKE_BASE_MEM_H

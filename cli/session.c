@@ -27,12 +27,13 @@ int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err
         return err_set(e, ERR_SPLIT,
                        "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
                        (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "expert parallelism of %lld spans replicas (tensor parallelism is %lld), which is not "
-                       "built yet; degrees that divide "
-                       "the tensor parallelism are",
-                       (long long)s->ep, (long long)s->tp);
+    if (s->tp % s->ep && s->ep != s->dp * s->tp)
+        return err_set(e, ERR_SPLIT,
+                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
+                       "are split within a replica "
+                       "(degrees that divide %lld) or spread over all of them (%lld)",
+                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
+                       (long long)(s->dp * s->tp));
     return 0;
 }
 
@@ -48,11 +49,12 @@ enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint
     return s->quant == WANT_FULL ? KV_F32 : KV_F16;
 }
 
-/* "--tp 2 --pp 1 --ep 1", and where that was said. */
+/* "--dp 1 --tp 2 --pp 1 --ep 1", and where that was said. */
 static void say_split(const struct settings *s, struct buf *out)
 {
-    static const enum option_id degree[] = {OPT_tp, OPT_pp, OPT_ep};
-    buf_addf(out, "--tp %lld --pp %lld --ep %lld", (long long)s->tp, (long long)s->pp, (long long)s->ep);
+    static const enum option_id degree[] = {OPT_dp, OPT_tp, OPT_pp, OPT_ep};
+    buf_addf(out, "--dp %lld --tp %lld --pp %lld --ep %lld", (long long)s->dp, (long long)s->tp,
+             (long long)s->pp, (long long)s->ep);
     for (size_t i = 0; i < ARRAY_LEN(degree); i++)
         if (s->origin[degree[i]] != FROM_DEFAULT && s->origin[degree[i]] != FROM_FLAG)
             buf_addf(out, " (%s)", s->source[degree[i]]);
@@ -63,26 +65,32 @@ static void say_split(const struct settings *s, struct buf *out)
 static int adopt_split(struct settings *s, const struct shardset *set, struct err *e)
 {
     const struct shardset_info *i = shardset_info(set);
+    int replicas =
+        i->ranks / (i->tp * i->pp); /* 1 unless experts are spread over them: any number can map it */
     const struct {
         enum option_id id;
         int64_t *said;
         int have;
-    } degree[] = {{OPT_tp, &s->tp, i->tp}, {OPT_pp, &s->pp, i->pp}, {OPT_ep, &s->ep, i->ep}};
+    } degree[] = {{OPT_tp, &s->tp, i->tp},
+                  {OPT_pp, &s->pp, i->pp},
+                  {OPT_ep, &s->ep, i->ep},
+                  {OPT_dp, &s->dp, replicas}};
+    size_t n = replicas > 1 ? 4 : 3;
     bool same = true;
-    for (size_t k = 0; k < ARRAY_LEN(degree); k++)
+    for (size_t k = 0; k < n; k++)
         if (s->origin[degree[k].id] != FROM_DEFAULT || !s->use_parallel)
             same &= *degree[k].said == degree[k].have;
-    for (size_t k = 0; k < ARRAY_LEN(degree) && same; k++)
+    for (size_t k = 0; k < n && same; k++)
         *degree[k].said = degree[k].have;
     if (same || s->auto_trans_ckpt)
         return 0;
     struct buf said = BUF_INIT;
     say_split(s, &said);
-    int rc = err_set(
-        e, ERR_SPLIT,
-        "%s was written for --tp %d --pp %d --ep %d, but asked for is %s; give the former (or nothing), "
-        "or --auto-trans-ckpt True to have it cut anew",
-        shardset_path(set), i->tp, i->pp, i->ep, said.s);
+    int rc = err_set(e, ERR_SPLIT,
+                     "%s was written for --dp %d --tp %d --pp %d --ep %d, but asked for is %s; give the "
+                     "former (or nothing), "
+                     "or --auto-trans-ckpt True to have it cut anew",
+                     shardset_path(set), replicas, i->tp, i->pp, i->ep, said.s);
     buf_release(&said);
     return rc;
 }
@@ -249,7 +257,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
                                   .rank = 0,
                                   .pp = o->pp,
                                   .stage = stage,
+
                                   .ep = o->ep,
+                                  .dp = o->dp,
                                   .source = &source.base,
                                   .quant = o->quant,
                                   .kv = o->kv,

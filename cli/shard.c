@@ -60,6 +60,7 @@ static int write_set(struct settings *s, struct session *x, struct warn_sink *wa
                               .yoke = YOKE_VERSION,
                               .tp = (int)s->tp,
                               .pp = (int)s->pp,
+                              .dp = (int)s->dp,
                               .ep = (int)s->ep,
                               .quant = (enum quant)s->quant,
                               .threads = s->threads ? (int)s->threads : cpu_count(),

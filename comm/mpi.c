@@ -65,13 +65,6 @@ static struct {
     int opened, finalize;
 } world;
 
-/* MPI_Finalize would wait for the lost. Not before the process ends: it may still have to say why. */
-static void abort_world(int status, void *ctx)
-{
-    (void)ctx;
-    MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
-}
-
 static void world_close(struct comm *c)
 {
     int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
@@ -79,9 +72,8 @@ static void world_close(struct comm *c)
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
     if (lost)
-        on_exit(abort_world, NULL);
-    else
-        MPI_Finalize();
+        return; /* MPI_Finalize would wait for the lost. That we end without it makes the launcher end all. */
+    MPI_Finalize();
 }
 
 /* Which host am I on? The lowest rank there names it. */

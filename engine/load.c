@@ -93,9 +93,30 @@ static enum dtype dtype_of(const struct weight_source *s, const char *name)
     return t ? t->dtype : DT_NONE;
 }
 
+static void scale_block(const struct weight_source *s, int32_t *ret_rows, int32_t *ret_cols)
+{
+    const struct checkpoint_source *c = (const struct checkpoint_source *)s;
+    const json_t *q = json_object_get(checkpoint_config(c->checkpoint), "quantization_config");
+    const json_t *block = json_object_get(q, "weight_block_size");
+    json_int_t rows = json_integer_value(json_array_get(block, 0)),
+               cols = json_integer_value(json_array_get(block, 1));
+    *ret_rows = rows > 0 && rows < INT32_MAX ? (int32_t)rows : 128; /* DeepSeek's */
+    *ret_cols = cols > 0 && cols < INT32_MAX ? (int32_t)cols : 128;
+}
+
+/* The scales of a float8 tensor: X.weight_scale_inv beside X.weight. NULL: none. */
+static const struct tensor *scales_of(const struct checkpoint *c, const struct tensor *t)
+{
+    char *name = xasprintf("%s_scale_inv", t->name);
+    const struct tensor *s = checkpoint_find(c, name);
+    xfree(name);
+    return s;
+}
+
 void checkpoint_source_init(struct checkpoint_source *s, const struct checkpoint *c)
 {
     s->base.dtype_of = dtype_of;
+    s->base.scale_block = scale_block;
     s->checkpoint = c;
 }
 
@@ -155,6 +176,11 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
         return;
     }
     used[t - checkpoint_tensor(c, 0)] = true;
+    const struct tensor *scales = t->dtype == DT_F8_E4M3 ? scales_of(c, t) : NULL;
+    if (scales)
+        used[scales - checkpoint_tensor(c, 0)] = true;
+    else if (t->dtype == DT_F8_E4M3 && !checkpoint_shardset(c)) /* which has them packed with the codes */
+        buf_addf(missing, "%s%s_scale_inv", missing->len ? ", " : "", t->name);
     if (fits(w, &x))
         return;
     buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
@@ -278,6 +304,44 @@ static void list_pieces(struct loader *lo)
     }
 }
 
+/* Float8 rows [row0, row0 + n) of columns [c0, c1) of a tensor, and the scales of their blocks. blocks: where
+ * row0 and c0 lie in theirs. */
+static int read_scales(const struct checkpoint *c, const struct tensor *t, const struct scale_blocks *b,
+                       int64_t row0, int64_t n, int64_t c0, int64_t c1, struct buf *scales,
+                       size_t *ret_stride, struct err *e)
+{
+    const struct tensor *s = scales_of(c, t);
+    int64_t r0 = row0 / b->scale_rows, r1 = (row0 + n + b->scale_rows - 1) / b->scale_rows,
+            k0 = c0 / b->scale_cols, k1 = (c1 + b->scale_cols - 1) / b->scale_cols;
+    if (!s || s->n_dims != 2 || s->dtype != DT_F32 || r1 > s->dim[0] || k1 > s->dim[1])
+        return err_set(e, ERR_FORMAT,
+                       "%s: its scales (%s_scale_inv) should be f32, one for each block of %d x %d", t->name,
+                       t->name, b->scale_rows, b->scale_cols);
+    *ret_stride = sizeof(float) * (size_t)(k1 - k0);
+    buf_clear(scales);
+    buf_reserve(scales, *ret_stride * (size_t)(r1 - r0));
+    return checkpoint_read(c, s, r0, r1, k0, k1, scales->s, e);
+}
+
+/* Float8 codes in `bytes` to floats in `plain`, scales applied. */
+static int expand_f8(const struct loader *lo, const struct plan_weight *w, const struct tensor *t,
+                     int64_t row0, int32_t n, int64_t c0, int64_t c1, const struct buf *bytes,
+                     struct buf *plain, struct err *e)
+{
+    struct buf scales = BUF_INIT;
+    struct scale_blocks b =
+        scale_blocks_at(w->blocks.scale_rows, w->blocks.scale_cols, (int32_t)row0, (int32_t)c0);
+    size_t stride;
+    int rc = read_scales(lo->c, t, &b, row0, n, c0, c1, &scales, &stride, e);
+    buf_clear(plain);
+    buf_reserve(plain, sizeof(float) * (size_t)n * (size_t)(c1 - c0));
+    if (!rc)
+        f8_rows_to_f32(bytes->s, (size_t)(c1 - c0), n, (int32_t)(c1 - c0), &b, scales.s, stride,
+                       (float *)(void *)plain->s);
+    buf_release(&scales);
+    return rc;
+}
+
 /* A head's part of kv_b_proj, whole: as floats unless its own 16 bits will do, and turned if need be. */
 static int load_part(struct loader *lo, const struct piece *x, const struct source *src, struct buf *bytes,
                      struct err *e)
@@ -297,7 +361,9 @@ static int load_part(struct loader *lo, const struct piece *x, const struct sour
     const char *at = bytes->s;
     if (w->dtype != w->src) {
         buf_reserve(&plain, sizeof(float) * (size_t)(rows * cols));
-        for (int64_t i = 0; i < rows; i++)
+        if (w->src == DT_F8_E4M3)
+            rc = expand_f8(lo, w, t, src->row0, (int32_t)rows, 0, cols, bytes, &plain, e);
+        for (int64_t i = 0; i < rows && w->src != DT_F8_E4M3; i++)
             dequant_row(w->src, bytes->s + (size_t)i * stride, cols, (float *)(void *)plain.s + i * cols);
         at = plain.s;
     }
@@ -308,11 +374,35 @@ static int load_part(struct loader *lo, const struct piece *x, const struct sour
                 memcpy(turned.s + (size_t)(k * rows + i) * size, at + (size_t)(i * cols + k) * size, size);
         at = turned.s;
     }
-    wmat_pack(m, 0, m->rows, w->dtype, at, size * (size_t)m->cols);
+    if (!rc)
+        wmat_pack(m, 0, m->rows, w->dtype, at, size * (size_t)m->cols);
     buf_release(&plain);
     buf_release(&turned);
     atomic_fetch_add(&lo->done, stride * (size_t)rows);
-    return 0;
+    return rc;
+}
+
+/* Rows of float8: packed with their scales, or quantised from their values. */
+static int pack_f8(struct loader *lo, const struct piece *x, const struct source *src,
+                   const struct buf *bytes, struct err *e)
+{
+    const struct plan_weight *w = &lo->p->weights[x->weight];
+    struct wmat *m = &lo->w->mat[x->weight][x->member];
+    int64_t row0 = w->row.begin + x->row0, c0 = w->col.begin, c1 = w->col.end;
+    struct buf b = BUF_INIT;
+    size_t stride;
+    int rc;
+    if (w->dtype == DT_F8_E4M3) {
+        rc = read_scales(lo->c, src->tensor, &w->blocks, row0, x->n_rows, c0, c1, &b, &stride, e);
+        if (!rc)
+            wmat_pack_f8(m, x->row0, x->n_rows, bytes->s, (size_t)(c1 - c0), b.s, stride);
+    } else {
+        rc = expand_f8(lo, w, src->tensor, row0, x->n_rows, c0, c1, bytes, &b, e);
+        if (!rc)
+            wmat_pack(m, x->row0, x->n_rows, DT_F32, b.s, sizeof(float) * (size_t)(c1 - c0));
+    }
+    buf_release(&b);
+    return rc;
 }
 
 static int load_piece(struct loader *lo, const struct piece *x, struct buf *bytes, struct err *e)
@@ -334,12 +424,14 @@ static int load_piece(struct loader *lo, const struct piece *x, struct buf *byte
     int rc = checkpoint_read(lo->c, src.tensor, row0, row0 + x->n_rows, c0, c1, bytes->s, e);
     if (rc)
         return rc;
-    if (w->matrix)
+    if (w->src == DT_F8_E4M3 && w->matrix)
+        rc = pack_f8(lo, x, &src, bytes, e);
+    else if (w->matrix)
         wmat_pack(&lo->w->mat[x->weight][x->member], x->row0, x->n_rows, w->src, bytes->s, stride);
     else
         dequant_row(w->src, bytes->s, c1 - c0, lo->w->vec[x->weight]);
     atomic_fetch_add(&lo->done, n);
-    return 0;
+    return rc;
 }
 
 static void load_some(void *ctx, int ith, int nth)
@@ -387,14 +479,14 @@ done:
 static int another_split(const struct shardset *s, const struct plan *p, const struct err *why, struct err *e)
 {
     const struct shardset_info *i = shardset_info(s);
-    if (i->tp == p->opt.tp && i->pp == p->opt.pp && i->ep == p->opt.ep)
+    int ranks = slices_n_ranks(p);
+    if (i->tp == p->opt.tp && i->pp == p->opt.pp && i->ep == p->opt.ep && i->ranks == ranks)
         return err_set(e, ERR_SPLIT, "%s; the set was written for another model or version: write it again",
                        why->msg);
-    return err_set(
-        e, ERR_SPLIT,
-        "%s was written for --tp %d --pp %d --ep %d, but --tp %d --pp %d --ep %d is asked for: give the "
-        "former, or --auto-trans-ckpt True to have it cut anew",
-        shardset_path(s), i->tp, i->pp, i->ep, p->opt.tp, p->opt.pp, p->opt.ep);
+    return err_set(e, ERR_SPLIT,
+                   "%s was written for --tp %d --pp %d --ep %d (%d ranks), but --tp %d --pp %d --ep %d (%d "
+                   "ranks) is asked for: give the former, or --auto-trans-ckpt True to have it cut anew",
+                   shardset_path(s), i->tp, i->pp, i->ep, i->ranks, p->opt.tp, p->opt.pp, p->opt.ep, ranks);
 }
 
 int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <openssl/evp.h>
 #include "base/mem.h"
+#include "engine/slices.h"
 #include "formats/shardset.h"
 #include "formats/source.h"
 
@@ -24,9 +25,11 @@ static int make_plan(const struct checkpoint *c, const struct graph *g, const st
     /* Weights do not depend on what a tick may hold. */
     struct plan_options po = {.tp = o->tp,
                               .pp = o->pp,
+                              .dp = o->dp,
                               .ep = o->ep,
                               .rank = rank % o->tp,
-                              .stage = rank / o->tp,
+                              .stage = rank / o->tp % o->pp,
+                              .lane = rank / (o->tp * o->pp),
                               .source = &source.base,
                               .quant = o->quant,
                               .kv = KV_F16,
@@ -80,6 +83,10 @@ static int add_weight(struct writing *x, const struct plan *p, int32_t i, const 
                              .experts = w->stacked ? stack_size(p, w) : 1,
                              .rows = w->all_rows,
                              .cols = w->all_cols};
+    if (w->dtype == DT_F8_E4M3) {
+        t.scale_rows = w->blocks.scale_rows;
+        t.scale_cols = w->blocks.scale_cols;
+    }
     struct shard_part part = {.stack = {w->stack.begin, w->stack.end},
                               .row = {w->row.begin, w->row.end},
                               .col = {w->col.begin, w->col.end},
@@ -137,16 +144,18 @@ static int write_rank(struct writing *x, const struct graph *g, int rank, struct
 
 /* Everything that can be wrong about model and split is found here, before a byte is written. */
 static int check_all(const struct checkpoint *c, const struct graph *g, const struct shard_options *o,
-                     struct warn_sink *warn, uint64_t *ret_bytes, struct err *e)
+                     struct warn_sink *warn, int *ret_ranks, uint64_t *ret_bytes, struct err *e)
 {
     int rc = load_check(c, g, warn, e);
     *ret_bytes = 0;
-    for (int r = 0; r < o->tp * o->pp && !rc; r++) {
+    *ret_ranks = 1; /* until the first plan knows */
+    for (int r = 0; r < *ret_ranks && !rc; r++) {
         struct plan *p;
         rc = make_plan(c, g, o, r, &p, e);
         if (rc)
             break;
         *ret_bytes += weights_offset(p, p->n_weights);
+        *ret_ranks = slices_n_ranks(p);
         plan_free(p);
     }
     return rc;
@@ -175,15 +184,16 @@ int shard_write(const struct checkpoint *c, const struct graph *g, const struct 
     struct shard_options o = *options;
     o.tp = MAX(o.tp, 1);
     o.pp = MAX(o.pp, 1);
+    o.dp = MAX(o.dp, 1);
     o.ep = MAX(o.ep, 1);
     struct writing x = {.c = c, .o = &o};
-    int ranks = o.tp * o.pp;
+    int ranks;
     json_t *source = NULL;
     char graph[33];
     const struct shardset *from = checkpoint_shardset(c);
     if (same_folder(checkpoint_path(c), o.out))
         return err_set(e, ERR_USAGE, "%s is the model itself; give another folder to write to", o.out);
-    int rc = check_all(c, g, &o, warn, &x.total, e);
+    int rc = check_all(c, g, &o, warn, &ranks, &x.total, e);
     if (!rc && !from)
         rc = source_describe(c, o.full, &source, e);
     if (rc)

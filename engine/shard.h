@@ -12,7 +12,7 @@ struct shard_options {
     const char *out;        /* the folder to write */
     const char *config_dir; /* where the configuration and the tokenizer are; NULL: beside the weights */
     const char *yoke;       /* this program's version, for the manifest */
-    int tp, pp, ep;         /* 0 counts as 1 */
+    int tp, pp, dp, ep;     /* 0 counts as 1; dp matters only where experts are spread over replicas */
     enum quant quant;
     int threads;
     bool full;                  /* the source's files' own SHA-256 go into the manifest */

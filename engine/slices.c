@@ -4,9 +4,15 @@
 #include <sys/mman.h>
 #include "base/mem.h"
 
+int slices_n_ranks(const struct plan *p)
+{
+    return p->opt.tp * p->opt.pp * (plan_spreads(p) ? p->opt.dp : 1);
+}
+
 int slices_rank(const struct plan *p)
 {
-    return p->opt.stage * p->opt.tp + p->opt.rank;
+    int lane = plan_spreads(p) ? p->opt.lane : 0;
+    return (lane * p->opt.pp + p->opt.stage) * p->opt.tp + p->opt.rank;
 }
 
 /* --- mapping --- */
@@ -24,6 +30,12 @@ static bool same_cuts(const struct cuts *a, const struct cuts *b)
 static void range_text(const char *what, int32_t begin, int32_t end, struct buf *out)
 {
     buf_addf(out, "%s%s %d to %d", out->len ? ", " : "", what, begin, end);
+}
+
+static bool same_scale_blocks(const struct shard_tensor *t, const struct plan_weight *w)
+{
+    return w->dtype != DT_F8_E4M3 ||
+           (t->scale_rows == w->blocks.scale_rows && t->scale_cols == w->blocks.scale_cols);
 }
 
 /* What differs, as the end of a sentence; nothing if the part is what the plan wants. */
@@ -50,6 +62,9 @@ static void difference(const struct shard_tensor *t, const struct shard_part *p,
         }
         range_text("columns", w->col.begin, w->col.end, &want);
         range_text("columns", p->col[0], p->col[1], &have);
+    } else if (!same_scale_blocks(t, w)) {
+        buf_addf(&want, "scaled by blocks of %d x %d", w->blocks.scale_rows, w->blocks.scale_cols);
+        buf_addf(&have, "scaled by blocks of %d x %d", t->scale_rows, t->scale_cols);
     } else if ((w->matrix && !same_cuts(&w->cuts, &p->cuts)) || w->bytes != p->bytes) {
         buf_addf(&want, "%d chunks in %zu bytes", w->cuts.n, w->bytes);
         buf_addf(&have, "%d chunks in %zu bytes", p->cuts.n, (size_t)p->bytes);
@@ -64,9 +79,9 @@ int slices_fit(const struct shardset *s, const struct plan *p, struct err *e)
 {
     const struct shardset_info *info = shardset_info(s);
     int rank = slices_rank(p);
-    if (info->ranks != p->opt.tp * p->opt.pp)
+    if (info->ranks != slices_n_ranks(p))
         return err_set(e, ERR_SPLIT, "%s is split over %d ranks, but this run has %d", shardset_path(s),
-                       info->ranks, p->opt.tp * p->opt.pp);
+                       info->ranks, slices_n_ranks(p));
     int32_t n;
     const struct shard_part *const *part = shardset_parts(s, rank, &n);
     struct buf how = BUF_INIT;
@@ -123,7 +138,7 @@ static int find_tensor(const struct shardset *s, const struct plan_weight *w, in
     if (!found)
         return err_set(e, ERR_FORMAT, "%s does not hold %s", shardset_path(s), w->name);
     if (found->dtype != w->dtype || found->matrix != w->matrix || found->stacked != w->stacked ||
-        found->rows != w->all_rows || found->cols != w->all_cols)
+        found->rows != w->all_rows || found->cols != w->all_cols || !same_scale_blocks(found, w))
         return err_set(
             e, ERR_SPLIT,
             "%s holds %s as %s [%lld, %lld], but this run needs %s [%lld, %lld]; what is packed can be "

@@ -13,8 +13,10 @@
 #include "exec/weights.h"
 #include "formats/shardset.h"
 
-/* The set's rank that a plan is the program of: tensor-parallel ranks of the first stage come first, then
- * those of the next. Replicas map the same files. */
+/* How many ranks a set for this split has, and which of them a plan is the program of: tensor-parallel ranks
+ * of the first stage come first, then those of the next. Replicas map the same files, unless experts are
+ * spread over them: then the next replica's ranks follow. */
+int slices_n_ranks(const struct plan *p);
 int slices_rank(const struct plan *p);
 /* 0 if the file of the plan's rank is exactly the plan's image; else ERR_SPLIT, saying where they part. */
 int slices_fit(const struct shardset *s, const struct plan *p, struct err *e);

@@ -32,7 +32,8 @@ struct team {
     struct team_options opt;
     struct comm *world, *comm; /* all ranks; this stage's */
     int lane, stage, tp_rank;  /* this rank's place */
-    struct comm *to_zero;      /* leaders of last stages: for logits; NULL where rank 0 is that leader */
+    struct comm *experts; /* this stage's ranks of all lanes, where experts are spread over them; else NULL */
+    struct comm *to_zero; /* leaders of last stages: for logits; NULL where rank 0 is that leader */
     struct plan *plan;
     struct weights *weights;
     struct run *run;
@@ -63,6 +64,11 @@ static int leader_of(const struct team *t, int lane, int stage)
 static bool is_leader(const struct team *t)
 {
     return t->tp_rank == 0;
+}
+
+bool team_spreads(const struct team *t)
+{
+    return t->opt.dp > 1 && t->opt.ep == t->opt.dp * t->opt.tp && t->g->axis_n[AX_EXPERT];
 }
 
 static bool is_last_stage(const struct team *t)
@@ -142,6 +148,8 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
                               .pp = t->opt.pp,
                               .stage = t->stage,
                               .ep = t->opt.ep,
+                              .dp = t->opt.dp,
+                              .lane = t->lane,
                               .rank = t->comm->rank,
                               .source = &source.base,
                               .quant = t->opt.quant,
@@ -193,6 +201,7 @@ static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, stru
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile,
                                  .pipe = t->world,
+                                 .experts = t->experts,
                                  .from = t->world->rank - t->opt.tp,
                                  .to = t->world->rank + t->opt.tp};
         rc = run_new(t->plan, t->weights, t->comm, &ro, &t->run, e);
@@ -233,6 +242,7 @@ static void release_rank(struct team *t)
     weights_free(t->weights);
     plan_free(t->plan);
     comm_close(t->to_zero);
+    comm_close(t->experts);
     if (t->comm != t->world)
         comm_close(t->comm);
     comm_close(t->world);
@@ -339,16 +349,6 @@ static int pass_on(struct team *t, struct err *e)
 
 /* --- working ranks --- */
 
-/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
- * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
- */
-static int cores_of_a_rank(int ranks)
-{
-    if (!comm_mpi_launched())
-        return MAX(1, cpu_count() / ranks);
-    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
-}
-
 static int answer_report(struct team *t, struct rank_report *all, struct err *e)
 {
     struct rank_report mine = {.load_s = t->load_s, .comm = t->comm->stats};
@@ -409,6 +409,16 @@ int team_serve(struct team *t, struct err *e)
     return rc;
 }
 
+/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
+ * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
+ */
+static int cores_of_a_rank(int ranks)
+{
+    if (!comm_mpi_launched())
+        return MAX(1, cpu_count() / ranks);
+    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
+}
+
 static bool is_crowded(const struct team *t)
 {
     return t->opt.threads > cores_of_a_rank(t->local_ranks);
@@ -426,6 +436,8 @@ static int take_place(struct team *t, struct err *e)
     int rc = 0;
     if (t->world->size > t->opt.tp)
         rc = comm_split(t->world, me / t->opt.tp, t->tp_rank, &t->comm, e);
+    if (!rc && team_spreads(t))
+        rc = comm_split(t->world, t->stage, t->lane * t->opt.tp + t->tp_rank, &t->experts, e);
     if (!rc && me == 0)
         XNEW_N(t->results, (size_t)t->opt.dp);
     for (int l = 0; l < t->opt.dp && !rc; l++) {

@@ -54,6 +54,9 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 /* Both at once, in lane 0. */
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e);
 int team_lanes(const struct team *t);
+/* Experts are spread over the lanes: a tick posted in one must be posted in all (an empty batch will do), in
+ * one order. */
+bool team_spreads(const struct team *t);
 int team_depth(const struct team *t);
 int team_size(const struct team *t); /* ranks in all */
 

@@ -115,7 +115,8 @@ static void walk_steps(void *ctx, int ith, int nth)
 
 int run_tick(struct run *r, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    assert(b->n_tokens > 0 && b->n_tokens <= r->plan->opt.max_tokens && b->n_out <= r->plan->opt.max_out);
+    assert((b->n_tokens > 0 || plan_spreads(r->plan)) && b->n_tokens <= r->plan->opt.max_tokens &&
+           b->n_out <= r->plan->opt.max_out);
     r->batch = b;
     r->err.code = 0;
     pool_run(r->pool, walk_steps, r);

@@ -1,5 +1,5 @@
-/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects (DESIGN
- * section 4).
+/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects
+ * (ARCHITECTURE.md, section 3).
  *
  * A run belongs to one thread (its pool's member 0), which feeds it ticks: each runs the whole plan over one
  * batch, a ragged set of sequences' next tokens. Threads walk the plan's steps in order and meet where the
@@ -36,10 +36,11 @@ struct run_options {
     int threads;
     bool crowded; /* more threads on this machine than cores */
     enum cpu_level level;
-    int32_t n_pages;   /* of KV, per layer */
-    bool profile;      /* time each kind of step */
-    struct comm *pipe; /* over all ranks, for what goes between pipeline stages; NULL without */
-    int from, to;      /* ranks in it: the same place in the previous and in the next stage */
+    int32_t n_pages;      /* of KV, per layer */
+    bool profile;         /* time each kind of step */
+    struct comm *pipe;    /* over all ranks, for what goes between pipeline stages; NULL without */
+    struct comm *experts; /* over the ranks that experts are spread over; NULL if they are not */
+    int from, to;         /* ranks in it: the same place in the previous and in the next stage */
 };
 
 struct run;

@@ -92,6 +92,8 @@ static const struct config_key {
         {".attention.scale", "attention_multiplier", REAL, OPTIONAL, ALL},
         {".expert_used_count", "num_experts_per_tok", INT, REQUIRED, MOE},
         {".expert_feed_forward_length", "moe_intermediate_size", INT, REQUIRED, MOE},
+        {".expert_count", "num_local_experts", INT, OPTIONAL, LLAMA}, /* Mixtral */
+        {".expert_used_count", "num_experts_per_tok", INT, OPTIONAL, LLAMA},
         {".expert_count", "num_experts", INT, REQUIRED, QWEN2MOE | QWEN3MOE},
         {".expert_shared_feed_forward_length", "shared_expert_intermediate_size", INT, REQUIRED, QWEN2MOE},
         {".expert_count", "n_routed_experts", INT, REQUIRED, DEEPSEEK2},

@@ -69,7 +69,8 @@ static void describe(const struct shard_tensor *t, const struct shard_part *p, s
         b = scale_blocks_at(t->scale_rows, t->scale_cols, p->row[0], p->col[0]);
         wmat_init_f8(ret, rows, cols, &b, &p->cuts);
     } else {
-        wmat_init(ret, t->dtype, rows, cols, dtype_info(t->dtype)->block == 256 ? p->col[0] % 256 : 0, &p->cuts);
+        wmat_init(ret, t->dtype, rows, cols, dtype_info(t->dtype)->block == 256 ? p->col[0] % 256 : 0,
+                  &p->cuts);
     }
 }
 
@@ -436,6 +437,8 @@ static int read_manifest(struct shardset *s, struct err *e)
         rc = read_ranks(&at, json_object_get(m, "ranks"));
     if (rc)
         return rc;
+    if ((int64_t)info->ranks % ((int64_t)info->tp * info->pp))
+        return bad(&at, "ranks", "tp times pp ranks, or a multiple of that");
     tensors = json_object_get(m, "tensors");
     snprintf(at.where, sizeof(at.where), "%.500s", s->path);
     if (!json_is_array(tensors) || json_array_size(tensors) > INT32_MAX / 2)

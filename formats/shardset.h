@@ -48,7 +48,7 @@
 /* What is true of the whole set. Strings are borrowed from the set (from the caller, in writing). */
 struct shardset_info {
     int ranks;
-    int tp, ep, pp;       /* the degrees that make these ranks */
+    int tp, pp, ep;       /* tp * pp ranks, or a multiple where experts are spread over replicas */
     const char *quant;    /* "none", "w8a8", "w4" */
     const char *yoke;     /* version of the writer */
     const char *graph;    /* digest of the graph it was written for: for people */
@@ -76,7 +76,7 @@ struct shard_tensor {
     int32_t experts; /* 1 if not stacked */
     int64_t rows, cols;
     int32_t scale_rows, scale_cols; /* f8_e4m3: of a block that shares a scale; 0: there are no scales */
-    const struct shard_part *part; /* [n_parts], of increasing ranks */
+    const struct shard_part *part;  /* [n_parts], of increasing ranks */
     int32_t n_parts;
 };
 

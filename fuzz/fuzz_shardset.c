@@ -1,6 +1,6 @@
-/* A shard set's manifest of any bytes, and behind a 0 byte a rank's header of any bytes: what is opened has parts
- * that lie in their rank's payload, one after the other, and in their tensor, and are as large as their shape
- * says. */
+/* A shard set's manifest of any bytes, and behind a 0 byte a rank's header of any bytes: what is opened has
+ * parts that lie in their rank's payload, one after the other, and in their tensor, and are as large as their
+ * shape says. */
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>

@@ -111,8 +111,8 @@ bool wmat_same_chunks(const struct wmat *to, int32_t to_col, const struct wmat *
 /* Moves a rectangle between matrices of one dtype that hold parts of the same tensor; codes and scales are
  * copied as they are, so that the result has the bits of wmat_pack on the tensor itself. `to` was zeroed
  * before. Integer formats: columns are whole groups of 32 (or end both matrices), at the same place of their
- * 256-column blocks (K-quants), and the same chunks (see above); f8_e4m3: at the same place of equal scale blocks. Different panels of `to` may be written by
- * different threads. */
+ * 256-column blocks (K-quants), and the same chunks (see above); f8_e4m3: at the same place of equal scale
+ * blocks. Different panels of `to` may be written by different threads. */
 void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wmat *from, int32_t from_row,
                int32_t from_col, int32_t n_rows, int32_t n_cols);
 /* The same for f8_e4m3 with scales: rows of codes `stride` bytes apart from local column 0 on; scales: rows

@@ -105,8 +105,8 @@ static void copy_scales(const struct wmat *to, uint8_t *tp, int32_t to_col, cons
     }
 }
 
-/* F8_E4M3: codes column by column, and the scale of each block that is touched. Where a block comes in parts they
- * agree about its scale, but for one with a NaN among its codes (wmat_pack_f8), which stands. */
+/* F8_E4M3: codes column by column, and the scale of each block that is touched. Where a block comes in parts
+ * they agree about its scale, but for one with a NaN among its codes (wmat_pack_f8), which stands. */
 static void copy_f8(const struct wmat *to, uint8_t *tp, int32_t to_col, const struct wmat *from,
                     const uint8_t *fp, int32_t from_col, int32_t n_cols, struct lanes l)
 {
@@ -137,9 +137,11 @@ void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wma
     assert(to_row >= 0 && n_rows <= to->rows - to_row && from_row >= 0 && n_rows <= from->rows - from_row);
     assert(to_col >= 0 && n_cols <= to->cols - to_col && from_col >= 0 && n_cols <= from->cols - from_col);
     bool floats = is_float_weight(to->dtype), f8 = to->dtype == DT_F8_E4M3;
-    assert(!f8 || (to->blocks.scale_cols == from->blocks.scale_cols && in_block(to, to_col) == in_block(from, from_col)));
+    assert(!f8 || (to->blocks.scale_cols == from->blocks.scale_cols &&
+                   in_block(to, to_col) == in_block(from, from_col)));
     assert(floats || f8 || (to_col % 32 == 0 && from_col % 32 == 0));
-    assert(floats || f8 || n_cols % 32 == 0 || (to_col + n_cols == to->cols && from_col + n_cols == from->cols));
+    assert(floats || f8 || n_cols % 32 == 0 ||
+           (to_col + n_cols == to->cols && from_col + n_cols == from->cols));
     assert(!is_k_quant(to->dtype) || (to->skip + to_col) % 256 == (from->skip + from_col) % 256);
     assert(wmat_same_chunks(to, to_col, from, from_col, n_cols));
     for (int32_t done = 0; done < n_rows;) {

@@ -19,6 +19,10 @@ const char *step_name(int kind)
         [STEP_EXPERT_UP] = "expert_up",
         [STEP_EXPERT_DOWN] = "expert_down",
         [STEP_EXPERT_COMBINE] = "expert_combine",
+        [STEP_EXPERT_SPREAD] = "expert_spread",
+        [STEP_EXPERT_EXCHANGE] = "expert_exchange",
+        [STEP_EXPERT_RETURN] = "expert_return",
+        [STEP_EXPERT_JOIN] = "expert_join",
     };
     return names[kind];
 }
@@ -35,6 +39,7 @@ int plan_make(const struct graph *g, const struct plan_options *o, struct plan *
     p->opt = *o;
     p->opt.ep = MAX(o->ep, 1);
     p->opt.pp = MAX(o->pp, 1);
+    p->opt.dp = MAX(o->dp, 1);
     p->arena = arena_new();
     int rc = plan_lower(p, e);
     if (rc) {
@@ -61,6 +66,15 @@ void plan_free(struct plan *p)
     xfree(p);
 }
 
+void plan_weight_mat(const struct plan_weight *w, struct wmat *ret)
+{
+    int32_t rows = range_n(w->row), cols = range_n(w->col), block = dtype_info(w->dtype)->block;
+    if (w->blocks.scale_rows && w->dtype == DT_F8_E4M3)
+        wmat_init_f8(ret, rows, cols, &w->blocks, &w->cuts);
+    else /* K-quants may be cut within their blocks of 256 */
+        wmat_init(ret, w->dtype, rows, cols, block == 256 ? w->col.begin % block : 0, &w->cuts);
+}
+
 uint64_t plan_digest(const void *bytes, size_t n)
 {
     unsigned char digest[EVP_MAX_MD_SIZE];
@@ -74,9 +88,9 @@ uint64_t plan_hash(const struct plan *p)
 {
     struct buf b = BUF_INIT;
     graph_print(p->graph, &b);
-    buf_addf(&b, "tp %d pp %d ep %d quant %d kv %d tokens %d out %d page %d weights %llx\n", p->opt.tp,
-             p->opt.pp, p->opt.ep, p->opt.quant, p->opt.kv, p->opt.max_tokens, p->opt.max_out,
-             p->opt.page_tokens, (unsigned long long)p->weights_digest);
+    buf_addf(&b, "tp %d pp %d ep %d spread %d quant %d kv %d tokens %d out %d page %d weights %llx\n",
+             p->opt.tp, p->opt.pp, p->opt.ep, plan_spreads(p), p->opt.quant, p->opt.kv, p->opt.max_tokens,
+             p->opt.max_out, p->opt.page_tokens, (unsigned long long)p->weights_digest);
     uint64_t h = plan_digest(b.s, b.len);
     buf_release(&b);
     return h;

@@ -5,6 +5,7 @@
 #   scripts/test.sh quick        without the sanitizers
 #
 # The last line is "N passed, N failed": test functions and checks of all suites together. Logs: output/test/.
+[ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@" # sh scripts/test.sh works too
 set -u
 cd "$(dirname "$0")/.." || exit 1
 mode=${1:-all}
@@ -80,6 +81,7 @@ fi
 check layers python3 scripts/check_layers.py
 check headers scripts/check_headers.sh
 check format scripts/check_format.sh
+check docs scripts/check_docs.sh
 
 if check build-gcc build build gcc; then
     suite tests build

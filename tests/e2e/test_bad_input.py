@@ -356,8 +356,11 @@ class CommandLine(Case):
             self.assertRegex(listed, rf"(?m)^ +{code}  ")
 
     def test_what_is_not_built(self):
-        for args in (("--pp", 2), ("--dp", 2), ("--ep", 2)):
-            self.run_fails(UNREADABLE, args[0].strip("-"), "not built", args=("run", "-m", LLAMA, "-p", "x", *args))
+        for words, args in ((("expert", "not built"), ("--ep", 2, "--dp", 2)), (("trace", "not built"), ("--trace", "f"))):
+            r = yoke("run", "-m", LLAMA, "-p", "x", *args)
+            self.assertIn(r.code, (USAGE, UNREADABLE), r)
+            for w in words:
+                self.assertIn(w, r.err)
 
 
 if __name__ == "__main__":

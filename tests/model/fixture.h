@@ -16,7 +16,8 @@ struct fixture {
 };
 
 struct fixture_options {
-    int tp, threads;
+    int tp, threads; /* 0: 1 */
+    int pp, dp, ep;  /* 0: 1 */
     enum quant quant;
     enum kv_dtype kv;
     enum cpu_level level;
@@ -25,6 +26,7 @@ struct fixture_options {
 };
 
 #define FIXTURE_MAX_SPANS 16
+#define FIXTURE_MAX_LANES 16
 
 /* Ends the test with the error's sentence on failure. Paths are relative to the repository's root
  * (YOKE_ROOT). */
@@ -40,6 +42,8 @@ struct sequence {
 /* Runs all sequences to their end together; each tick takes up to `chunk` tokens (0: all) of each, in the
  * order given, as long as the tick's budget lasts. */
 void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk);
+/* Several lanes at once, each with its own sequences (n[lane] may be 0). */
+void fixture_run_lanes(struct fixture *f, struct sequence *const *s, const int *n, int32_t chunk);
 
 json_t *golden_json(const char *path);
 float *golden_floats(const char *path, size_t n); /* exactly n; xfree() */

@@ -119,22 +119,20 @@ static void test_folders(void **state)
 static void test_experts(void **state)
 {
     (void)state;
-    check_folders("tests/golden/moe", 1, 5e-2, 3e-1);
+    check_folders("tests/golden/moe", 10, 5e-2, 3e-1);
 }
 
-static void test_gguf(void **state)
+static void check_gguf(const char *folder, size_t at_least)
 {
-    (void)state;
     size_t n;
-    char **v = names("tests/golden/gguf", ".json", &n);
-    assert_true(n >= 10);
+    char **v = names(folder, ".json", &n);
+    assert_true(n >= at_least);
     for (size_t i = 0; i < n; i++) {
         char model[256], path[256];
-        snprintf(model, sizeof(model), "tests/golden/gguf/%s.gguf", v[i]);
-        snprintf(path, sizeof(path), "tests/golden/gguf/%s.json", v[i]);
+        snprintf(model, sizeof(model), "%s/%s.gguf", folder, v[i]);
+        snprintf(path, sizeof(path), "%s/%s.json", folder, v[i]);
         json_t *j = golden_json(path);
-        struct deviation d =
-            compare(model, "tests/golden/gguf", j, (struct fixture_options){.level = cpu_level_native()});
+        struct deviation d = compare(model, folder, j, (struct fixture_options){.level = cpu_level_native()});
         if (json_is_false(json_object_get(j, "exact"))) {
             /* integer kernels round activations; the oracle says how far that alone moves logits */
             double yardstick = json_number_value(json_object_get(j, "int8_rms_block32"));
@@ -148,6 +146,13 @@ static void test_gguf(void **state)
         xfree(v[i]);
     }
     xfree(v);
+}
+
+static void test_gguf(void **state)
+{
+    (void)state;
+    check_gguf("tests/golden/gguf", 10);
+    check_gguf("tests/golden/moe_gguf", 10);
 }
 
 /* --quant on a float checkpoint: int8 weights and activations stay near the float logits, 4-bit ones less so.

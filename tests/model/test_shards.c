@@ -1,7 +1,8 @@
 /* Shard sets, end to end: what is mapped, and what is cut anew, has the bits of a load from the checkpoint.
  *
- * Weights are compared as whole images, byte by byte, for every format and family of models, from every degree
- * to every other one; logits on top of that for some. Then all that can be wrong with a set, as sentences.
+ * Weights are compared as whole images, byte by byte, for every format and family of models, from every
+ * degree to every other one; logits on top of that for some. Then all that can be wrong with a set, as
+ * sentences.
  */
 #include <fcntl.h>
 #include <ftw.h>
@@ -180,8 +181,13 @@ static const char latent_config[] =
 /* --- sets and images --- */
 
 struct degrees {
-    int tp, pp, ep;
+    int tp, pp, ep, dp;
 };
+
+static int n_ranks(struct degrees d)
+{
+    return d.tp * d.pp * (d.dp ? d.dp : 1);
+}
 
 static int make_plan(const struct model *m, struct degrees d, enum quant q, int rank, struct plan **ret,
                      struct err *e)
@@ -191,8 +197,10 @@ static int make_plan(const struct model *m, struct degrees d, enum quant q, int 
     struct plan_options o = {.tp = d.tp,
                              .pp = d.pp,
                              .ep = d.ep,
+                             .dp = d.dp,
                              .rank = rank % d.tp,
-                             .stage = rank / d.tp,
+                             .stage = rank / d.tp % d.pp,
+                             .lane = rank / (d.tp * d.pp),
                              .source = &source.base,
                              .quant = q,
                              .kv = KV_F32,
@@ -205,7 +213,7 @@ static int make_plan(const struct model *m, struct degrees d, enum quant q, int 
 static int write_set(const struct model *m, struct degrees d, enum quant q, const char *out, struct err *e)
 {
     struct shard_options o = {
-        .out = out, .yoke = "test", .tp = d.tp, .pp = d.pp, .ep = d.ep, .quant = q, .threads = 2};
+        .out = out, .yoke = "test", .tp = d.tp, .pp = d.pp, .dp = d.dp, .ep = d.ep, .quant = q, .threads = 2};
     return shard_write(m->c, m->g, &o, NULL, e);
 }
 
@@ -218,7 +226,7 @@ static void expect_same_images(const struct model *m, const char *set, struct de
     struct err e;
     model_open(&x, set);
     assert_non_null(checkpoint_shardset(x.c));
-    for (int r = 0; r < d.tp * d.pp; r++) {
+    for (int r = 0; r < n_ranks(d); r++) {
         struct plan *want_plan, *plan;
         struct weights *want, *got;
         struct load_options lo = {.threads = 2, .reslice = !mapped, .verify = r == 0};
@@ -253,6 +261,13 @@ static const struct subject {
     {"tests/golden/models/llama-sharded", QUANT_NONE, {1, 2}},
     {"tests/golden/models/qwen2-h14kv2", QUANT_NONE, {1, 2, 8}}, /* uneven heads, KV heads on several ranks */
     {"tests/golden/models/qwen3-tied", QUANT_NONE, {1, 2, 4}},
+    {"tests/golden/moe/deepseek-v3-fp8", QUANT_NONE, {1, 2, 4}}, /* float8 with scales of blocks */
+    {"tests/golden/moe/deepseek-v3-fp8-128", QUANT_NONE, {1, 2}},
+    {"tests/golden/moe/deepseek-v3-fp8", QUANT_W8A8, {1}},
+    {"tests/golden/moe_gguf/deepseek2-v3-mixed.gguf", QUANT_NONE, {1}}, /* kv_b's parts from a block format */
+    {"tests/golden/moe_gguf/mixtral-q4_0.gguf", QUANT_NONE, {1, 2}},
+    {"tests/golden/moe/qwen2moe", QUANT_NONE, {1, 2}},
+    {"tests/golden/moe/mixtral-fused-f32", QUANT_NONE, {1, 2}},
     {"tests/golden/gguf/llama-q8_0.gguf", QUANT_NONE, {1, 2}},
     {"tests/golden/gguf/llama-q4_0.gguf", QUANT_NONE, {1, 2}},
     {"tests/golden/gguf/llama-q4_1.gguf", QUANT_NONE, {1, 2}},
@@ -306,7 +321,8 @@ static void test_formats(void **state)
 
 static void test_experts_and_stages(void **state)
 {
-    static const struct degrees d[] = {{1, 1, 1}, {4, 1, 4}, {4, 1, 1}, {2, 1, 2}, {4, 1, 2}, {2, 2, 1}, {1, 3, 1}};
+    static const struct degrees d[] = {{1, 1, 1}, {4, 1, 4}, {4, 1, 1},    {2, 1, 2},   {4, 1, 2},
+                                       {2, 2, 1}, {1, 3, 1}, {1, 1, 4, 4}, {2, 1, 4, 2}};
     static const enum quant quants[] = {QUANT_NONE, QUANT_W8A8, QUANT_W4};
     static const char *const configs[] = {moe_config, latent_config};
     for (size_t i = 0; i < ARRAY_LEN(configs); i++) {
@@ -339,16 +355,18 @@ static void test_logits(void **state)
     static const struct {
         const char *path;
         enum quant quant;
-    } x[] = {{"tests/golden/models/llama-bias-f32", QUANT_NONE}, {"tests/golden/models/llama-h8kv8", QUANT_NONE},
-             {"tests/golden/models/llama-h8d32", QUANT_W8A8},    {"tests/golden/models/llama-h8d32", QUANT_W4},
+    } x[] = {{"tests/golden/models/llama-bias-f32", QUANT_NONE},
+             {"tests/golden/models/llama-h8kv8", QUANT_NONE},
+             {"tests/golden/models/llama-h8d32", QUANT_W8A8},
+             {"tests/golden/models/llama-h8d32", QUANT_W4},
              {"tests/golden/gguf/llama-q4_k_m.gguf", QUANT_NONE}};
     for (size_t i = 0; i < ARRAY_LEN(x); i++)
         for (int tp = 1; tp <= 4; tp *= 2) {
             struct model m;
             struct err e;
             char *path = golden_path(x[i].path), *set = place("set");
-            struct fixture_options o = {.tp = tp, .threads = 2, .quant = x[i].quant, .kv = KV_F32,
-                                        .level = cpu_level_native()};
+            struct fixture_options o = {
+                .tp = tp, .threads = 2, .quant = x[i].quant, .kv = KV_F32, .level = cpu_level_native()};
             model_open(&m, path);
             must(write_set(&m, (struct degrees){tp, 1, 1}, x[i].quant, set, &e), &e);
             model_close(&m);
@@ -419,7 +437,8 @@ static void test_mismatch(void **state)
     struct load_options plain = {0}, reslice = {.reslice = true};
     damaged_init(&x);
     expect(&x, d2, QUANT_W8A8, plain, 0, NULL);
-    expect(&x, d1, QUANT_W8A8, plain, ERR_SPLIT, "was written for --tp 2 --pp 1 --ep 1, but --tp 1 --pp 1 --ep 1");
+    expect(&x, d1, QUANT_W8A8, plain, ERR_SPLIT,
+           "was written for --tp 2 --pp 1 --ep 1 (2 ranks), but --tp 1 --pp 1 --ep 1 (1 ranks)");
     expect(&x, d4, QUANT_W8A8, plain, ERR_SPLIT, "but --tp 4");
     expect(&x, p2, QUANT_W8A8, plain, ERR_SPLIT, "but --tp 1 --pp 2");
     expect(&x, p2, QUANT_W8A8, reslice, 0, NULL);
@@ -437,8 +456,8 @@ static const char odd_config[] =
     "\"rope_theta\": 10000.0, \"max_position_embeddings\": 512, \"hidden_act\": \"silu\", "
     "\"tie_word_embeddings\": false}";
 
-/* 11 groups of columns: a chunk of one or two. Three ranks cut one of two in the middle, and its int8 scale with
- * it; formats with scales of groups do not mind. */
+/* 11 groups of columns: a chunk of one or two. Three ranks cut one of two in the middle, and its int8 scale
+ * with it; formats with scales of groups do not mind. */
 static void test_chunks_cut(void **state)
 {
     struct damaged x = {.set = place("set"), .path = place("model")};
@@ -487,7 +506,9 @@ static void test_damage(void **state)
     expect(&x, d2, QUANT_W8A8, verify, 0, NULL);
     for (long at = 8; at < 200; at += 7) { /* anywhere in the header */
         flip(x.rank1, at);
-        expect(&x, d2, QUANT_W8A8, plain, at < 12 || (at >= 12 && at < 16) || (at >= 20 && at < 24) ? ERR_UNSUPPORTED : ERR_FORMAT, x.rank1);
+        expect(&x, d2, QUANT_W8A8, plain,
+               at < 12 || (at >= 12 && at < 16) || (at >= 20 && at < 24) ? ERR_UNSUPPORTED : ERR_FORMAT,
+               x.rank1);
         flip(x.rank1, at);
     }
     flip(x.rank1, 0);
@@ -524,8 +545,9 @@ static void test_no_manifest(void **state)
     unlink(x.manifest);
     assert_int_equal(checkpoint_open(x.set, NULL, &c, &e), ERR_FORMAT);
     assert_non_null(strstr(e.msg, "was not finished or has lost its manifest.json"));
-    must(write_set(&x.m, (struct degrees){4, 1, 1}, QUANT_W8A8, x.set, &e), &e); /* and may be written again */
-    assert_false(path_is_file(x.rank1));                                        /* the rest of the old one goes */
+    must(write_set(&x.m, (struct degrees){4, 1, 1}, QUANT_W8A8, x.set, &e),
+         &e);                            /* and may be written again */
+    assert_false(path_is_file(x.rank1)); /* the rest of the old one goes */
     damaged_release(&x);
 }
 
@@ -563,7 +585,8 @@ static void test_source(void **state)
 
     struct stat st;
     assert_int_equal(stat(file, &st), 0);
-    flip(file, -(long)st.st_size / 2 + 1); /* one byte somewhere: only the full comparison is sure to see it */
+    flip(file,
+         -(long)st.st_size / 2 + 1); /* one byte somewhere: only the full comparison is sure to see it */
     assert_int_equal(compare(set, true, &is, &e), ERR_FORMAT);
     assert_non_null(strstr(e.msg, "SHA-256 differs"));
     flip(file, -(long)st.st_size / 2 + 1);
@@ -674,7 +697,8 @@ static void test_lock(void **state)
     struct damaged x;
     struct err e;
     struct shardset_writer *w;
-    struct shardset_info info = {.ranks = 1, .tp = 1, .ep = 1, .pp = 1, .quant = "none", .yoke = "t", .graph = "g"};
+    struct shardset_info info = {
+        .ranks = 1, .tp = 1, .ep = 1, .pp = 1, .quant = "none", .yoke = "t", .graph = "g"};
     damaged_init(&x);
     must(shardset_create(x.set, &info, 0, &w, &e), &e);
     assert_int_equal(write_set(&x.m, (struct degrees){2, 1, 1}, QUANT_W4, x.set, &e), ERR_IO);
@@ -741,8 +765,10 @@ static void test_small_disk(void **state)
     assert_int_equal(count_files(disk), 1);
     /* room for the ranks, not for the rest: it shows while writing */
     struct shardset_writer *w;
-    struct shardset_info info = {.ranks = 1, .tp = 1, .ep = 1, .pp = 1, .quant = "none", .yoke = "t", .graph = "g"};
-    struct shard_tensor t = {.name = "t", .layout = "whole", .src = DT_F32, .dtype = DT_F32, .rows = 1, .cols = 1 << 14};
+    struct shardset_info info = {
+        .ranks = 1, .tp = 1, .ep = 1, .pp = 1, .quant = "none", .yoke = "t", .graph = "g"};
+    struct shard_tensor t = {
+        .name = "t", .layout = "whole", .src = DT_F32, .dtype = DT_F32, .rows = 1, .cols = 1 << 14};
     struct shard_part p = {.row = {0, 1}, .col = {0, 1 << 14}, .stack = {0, 1}, .bytes = 4 << 14};
     void *data = xcalloc(1, 4 << 14);
     must(shardset_create(set, &info, 0, &w, &e), &e);
@@ -807,7 +833,8 @@ static void test_readers(void **state)
         assert_true(pid[i] >= 0);
         if (!pid[i]) {
             for (int k = 0; k < 5; k++)
-                expect_same_images(&x.m, x.set, (struct degrees){i % 2 ? 4 : 2, 1, 1}, QUANT_W8A8, i % 2 == 0);
+                expect_same_images(&x.m, x.set, (struct degrees){i % 2 ? 4 : 2, 1, 1}, QUANT_W8A8,
+                                   i % 2 == 0);
             _exit(0);
         }
     }
@@ -822,14 +849,14 @@ static void test_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),     cmocka_unit_test(test_experts_and_stages),
-        cmocka_unit_test(test_logits),      cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_chunks_cut),
-        cmocka_unit_test(test_damage),      cmocka_unit_test(test_no_manifest),
-        cmocka_unit_test(test_source),      cmocka_unit_test(test_output_folder),
-        cmocka_unit_test(test_replace),     cmocka_unit_test(test_lock),
-        cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_small_disk),
-        cmocka_unit_test(test_killed),      cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_formats),       cmocka_unit_test(test_experts_and_stages),
+        cmocka_unit_test(test_logits),        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_chunks_cut),    cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_no_manifest),   cmocka_unit_test(test_source),
+        cmocka_unit_test(test_output_folder), cmocka_unit_test(test_replace),
+        cmocka_unit_test(test_lock),          cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_small_disk),    cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests_name("shards", tests, setup, teardown);
 }

@@ -1,6 +1,6 @@
-/* Shard sets as files: what is written is what is read, and every way in which a manifest can be wrong has its
- * sentence. (tests/model/test_shards.c has what they are for, and damaged payloads.) With YOKE_SEEDS set to a
- * folder, seeds for the fuzzer are left there. */
+/* Shard sets as files: what is written is what is read, and every way in which a manifest can be wrong has
+ * its sentence. (tests/model/test_shards.c has what they are for, and damaged payloads.) With YOKE_SEEDS set
+ * to a folder, seeds for the fuzzer are left there. */
 #include <sys/mman.h>
 #include "tests/unit/formats/helpers.h"
 
@@ -14,36 +14,82 @@ struct entry {
 
 #define CUTS(...)                                                                                            \
     {                                                                                                        \
-        sizeof((int32_t[]){0, __VA_ARGS__}) / 4 - 1,                                                          \
+        sizeof((int32_t[]){0, __VA_ARGS__}) / 4 - 1,                                                         \
         {                                                                                                    \
             0, __VA_ARGS__                                                                                   \
         }                                                                                                    \
     }
 
-/* Each kind of part once: vectors, floats, scales by chunk, stacks, K-quants that begin inside a block, float8. */
+/* Each kind of part once: vectors, floats, scales by chunk, stacks, K-quants that begin inside a block,
+ * float8. */
 static struct entry entries[] = {
-    {{.name = "norm.weight", .layout = "whole", .src = DT_BF16, .dtype = DT_F32, .experts = 1, .rows = 1, .cols = 20},
+    {{.name = "norm.weight",
+      .layout = "whole",
+      .src = DT_BF16,
+      .dtype = DT_F32,
+      .experts = 1,
+      .rows = 1,
+      .cols = 20},
      {{.row = {0, 1}, .col = {0, 20}, .stack = {0, 1}}, {.row = {0, 1}, .col = {0, 20}, .stack = {0, 1}}}},
-    {{.name = "q.weight", .layout = "split(head)", .src = DT_BF16, .dtype = DT_BF16, .matrix = true, .experts = 1,
-      .rows = 21, .cols = 12},
+    {{.name = "q.weight",
+      .layout = "split(head)",
+      .src = DT_BF16,
+      .dtype = DT_BF16,
+      .matrix = true,
+      .experts = 1,
+      .rows = 21,
+      .cols = 12},
      {{.row = {0, 10}, .col = {0, 12}, .stack = {0, 1}, .cuts = CUTS(5, 12)},
       {.row = {10, 21}, .col = {0, 12}, .stack = {0, 1}, .cuts = CUTS(5, 12)}}},
-    {{.name = "o.weight", .layout = "split(head)", .src = DT_F32, .dtype = DT_I8C, .matrix = true, .experts = 1,
-      .rows = 9, .cols = 150},
+    {{.name = "o.weight",
+      .layout = "split(head)",
+      .src = DT_F32,
+      .dtype = DT_I8C,
+      .matrix = true,
+      .experts = 1,
+      .rows = 9,
+      .cols = 150},
      {{.row = {0, 9}, .col = {0, 64}, .stack = {0, 1}, .cuts = CUTS(32, 64)},
       {.row = {0, 9}, .col = {64, 150}, .stack = {0, 1}, .cuts = CUTS(64, 86)}}},
-    {{.name = "experts.*.up.weight", .layout = "split(expert)", .src = DT_Q4_0, .dtype = DT_Q4_0, .matrix = true,
-      .stacked = true, .experts = 5, .rows = 8, .cols = 64},
+    {{.name = "experts.*.up.weight",
+      .layout = "split(expert)",
+      .src = DT_Q4_0,
+      .dtype = DT_Q4_0,
+      .matrix = true,
+      .stacked = true,
+      .experts = 5,
+      .rows = 8,
+      .cols = 64},
      {{.row = {0, 8}, .col = {0, 64}, .stack = {0, 2}, .cuts = CUTS(64)},
       {.row = {0, 8}, .col = {0, 64}, .stack = {2, 5}, .cuts = CUTS(64)}}},
-    {{.name = "down.weight", .layout = "split(ffn)", .src = DT_Q6_K, .dtype = DT_Q6_K, .matrix = true, .experts = 1,
-      .rows = 8, .cols = 512},
+    {{.name = "down.weight",
+      .layout = "split(ffn)",
+      .src = DT_Q6_K,
+      .dtype = DT_Q6_K,
+      .matrix = true,
+      .experts = 1,
+      .rows = 8,
+      .cols = 512},
      {{.row = {0, 8}, .col = {0, 160}, .stack = {0, 1}, .cuts = CUTS(160)},
       {.row = {0, 8}, .col = {160, 512}, .stack = {0, 1}, .cuts = CUTS(96, 352)}}},
-    {{.name = "kv.weight", .layout = "whole", .src = DT_F8_E4M3, .dtype = DT_F8_E4M3, .matrix = true, .experts = 1,
-      .rows = 10, .cols = 300, .scale_rows = 128, .scale_cols = 128},
+    {{.name = "kv.weight",
+      .layout = "whole",
+      .src = DT_F8_E4M3,
+      .dtype = DT_F8_E4M3,
+      .matrix = true,
+      .experts = 1,
+      .rows = 10,
+      .cols = 300,
+      .scale_rows = 128,
+      .scale_cols = 128},
      {{.row = {0, 10}, .col = {0, 300}, .stack = {0, 1}, .cuts = CUTS(100, 300)}}},
-    {{.name = "last.weight", .layout = "whole", .src = DT_F32, .dtype = DT_F32, .matrix = true, .experts = 1, .rows = 3,
+    {{.name = "last.weight",
+      .layout = "whole",
+      .src = DT_F32,
+      .dtype = DT_F32,
+      .matrix = true,
+      .experts = 1,
+      .rows = 3,
       .cols = 5}, /* of the second stage only */
      {{.bytes = 0}, {.row = {0, 3}, .col = {0, 5}, .stack = {0, 1}, .cuts = CUTS(0, 0, 1, 5)}}},
 };
@@ -78,8 +124,14 @@ static void write_tiny(const char *dir)
     struct err e;
     struct shardset_writer *w;
     json_t *source = json_pack("{s:s}", "path", "/nowhere");
-    struct shardset_info info = {.ranks = 2, .tp = 2, .ep = 1, .pp = 1, .quant = "w8a8", .yoke = "0 \"test\"",
-                                 .graph = "abc", .source = source};
+    struct shardset_info info = {.ranks = 2,
+                                 .tp = 2,
+                                 .ep = 1,
+                                 .pp = 1,
+                                 .quant = "w8a8",
+                                 .yoke = "0 \"test\"",
+                                 .graph = "abc",
+                                 .source = source};
     must(shardset_create(dir, &info, 0, &w, &e), &e);
     for (int r = 1; r >= 0; r--) { /* in any order */
         int32_t n = 0;
@@ -180,7 +232,8 @@ static const struct wrong {
     const char *words;
 } wrongs[] = {
     {"\"yoke shard set\"", "\"something\"", ERR_FORMAT, "\"format\" should be \"yoke shard set\""},
-    {"\"version\": 1", "\"version\": 2", ERR_UNSUPPORTED, "of version 2 (by yoke 0 \"test\"); this yoke reads version 1"},
+    {"\"version\": 1", "\"version\": 2", ERR_UNSUPPORTED,
+     "of version 2 (by yoke 0 \"test\"); this yoke reads version 1"},
     {"\"version\": 1", "\"version\": true", ERR_FORMAT, "\"version\" should be an integer"},
     {"\"packing\": 1", "\"packing\": 77", ERR_UNSUPPORTED, "packed in layout 77"},
     {"\"yoke\":", "\"yolk\":", ERR_FORMAT, "\"yoke\" should be a text"},
@@ -197,7 +250,8 @@ static const struct wrong {
     {"\"tensors\": [\n", "\"tensors\": {}, \"other\": [\n", ERR_FORMAT, "\"tensors\" should be a list"},
     {"\"name\": \"q.weight\"", "\"name\": \"\"", ERR_FORMAT, "\"name\" should be a text"},
     {"\"name\": \"q.weight\"", "\"name\": \"q.*.weight\"", ERR_FORMAT, "if, and only if, there are experts"},
-    {"\"name\": \"q.weight\"", "\"name\": \"o.weight\"", ERR_FORMAT, "\"o.weight split(head)\" is there twice"},
+    {"\"name\": \"q.weight\"", "\"name\": \"o.weight\"", ERR_FORMAT,
+     "\"o.weight split(head)\" is there twice"},
     {"\"src\": \"bf16\"", "\"src\": \"i64\"", ERR_FORMAT, "\"src\" should be the name of a weight format"},
     {"\"dtype\": \"i8c\"", "\"dtype\": \"i9c\"", ERR_FORMAT, "\"dtype\" should be the name"},
     {"\"dtype\": \"f32\"", "\"dtype\": \"bf16\"", ERR_FORMAT, "\"dtype\" should be f32 for a vector"},
@@ -211,14 +265,17 @@ static const struct wrong {
     {"\"rows\": [0, 10]", "\"rows\": [0, 21]", ERR_FORMAT, "by its shape the part has"},
     {"\"columns\": [64, 150]", "\"columns\": [65, 150]", ERR_FORMAT, "\"cuts\" should ascend"},
     {"\"columns\": [160, 512]", "\"columns\": [160, 500]", ERR_FORMAT, "\"cuts\" should ascend"},
-    {"\"experts\": [2, 5]", "\"experts\": [2, 6]", ERR_FORMAT, "\"experts\" should be [begin, end] within 0 to 5"},
+    {"\"experts\": [2, 5]", "\"experts\": [2, 6]", ERR_FORMAT,
+     "\"experts\" should be [begin, end] within 0 to 5"},
     {"\"experts\": 5", "\"experts\": 0", ERR_FORMAT, "\"experts\" is 0"},
     {"\"cuts\": [0, 32, 64]", "\"cuts\": [0, 33, 64]", ERR_FORMAT, "in multiples of 32"},
     {"\"cuts\": [0, 32, 64]", "\"cuts\": [0, 64, 32]", ERR_FORMAT, "\"cuts\" should ascend"},
     {"\"cuts\": [0, 32, 64]", "\"cuts\": [0, 32]", ERR_FORMAT, "\"cuts\" should ascend"},
     {"\"cuts\": [0, 32, 64]", "\"cuts\": [0]", ERR_FORMAT, "\"cuts\" should ascend"},
-    {"\"cuts\": [0, 32, 64]", "\"cuts\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 64]", ERR_FORMAT, "\"cuts\" should ascend"},
-    {"\"cuts\": [0, 5, 12]", "\"cuts\": [0, 5, 7, 12]", ERR_FORMAT, ""}, /* legal by itself, but the header... */
+    {"\"cuts\": [0, 32, 64]", "\"cuts\": [0, 0, 0, 0, 0, 0, 0, 0, 0, 64]", ERR_FORMAT,
+     "\"cuts\" should ascend"},
+    {"\"cuts\": [0, 5, 12]", "\"cuts\": [0, 5, 7, 12]", ERR_FORMAT,
+     ""}, /* legal by itself, but the header... */
     {"\"scale_block\": [128, 128]", "\"scale_block\": [0, 128]", ERR_FORMAT, "\"scale_block\" should be"},
     {"\"scale_block\": [128, 128]", "\"scale_block\": [128, 8]", ERR_FORMAT, "by its shape the part has"},
     {"\"rank\": 1", "\"rank\": 0", ERR_FORMAT, "\"rank\" is 0, which is outside 1..1"},

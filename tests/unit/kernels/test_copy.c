@@ -47,8 +47,8 @@ struct part {
 };
 
 /* chunk: the tensor's chunks' width, 0: one chunk. */
-static void part_init(struct part *p, const struct tensor *t, int32_t row0, int32_t rows, int32_t col0, int32_t cols,
-                      int32_t chunk)
+static void part_init(struct part *p, const struct tensor *t, int32_t row0, int32_t rows, int32_t col0,
+                      int32_t cols, int32_t chunk)
 {
     *p = (struct part){.row0 = row0, .rows = rows, .col0 = col0, .cols = cols};
     for (int32_t at = 0; at < cols;) {
@@ -63,15 +63,17 @@ static void part_init(struct part *p, const struct tensor *t, int32_t row0, int3
 static void part_pack(struct part *p, const struct tensor *t)
 {
     size_t block = (size_t)dtype_info(t->src)->block;
-    const uint8_t *src = t->data + (size_t)p->row0 * t->stride + dtype_bytes(t->src, (size_t)p->col0 / block * block);
+    const uint8_t *src =
+        t->data + (size_t)p->row0 * t->stride + dtype_bytes(t->src, (size_t)p->col0 / block * block);
     wmat_pack(&p->m, 0, p->rows, t->src, src, t->stride);
 }
 
 static const struct kind {
     enum dtype src, dtype;
-} kinds[] = {{DT_F32, DT_F32},   {DT_F16, DT_F16},   {DT_BF16, DT_BF16}, {DT_Q8_0, DT_Q8_0}, {DT_Q4_0, DT_Q4_0},
-             {DT_Q4_1, DT_Q4_1}, {DT_Q5_0, DT_Q5_0}, {DT_Q5_1, DT_Q5_1}, {DT_Q4_K, DT_Q4_K}, {DT_Q5_K, DT_Q5_K},
-             {DT_Q6_K, DT_Q6_K}, {DT_F32, DT_I8C},   {DT_F32, DT_I4G}};
+} kinds[] = {{DT_F32, DT_F32},   {DT_F16, DT_F16},   {DT_BF16, DT_BF16}, {DT_Q8_0, DT_Q8_0},
+             {DT_Q4_0, DT_Q4_0}, {DT_Q4_1, DT_Q4_1}, {DT_Q5_0, DT_Q5_0}, {DT_Q5_1, DT_Q5_1},
+             {DT_Q4_K, DT_Q4_K}, {DT_Q5_K, DT_Q5_K}, {DT_Q6_K, DT_Q6_K}, {DT_F32, DT_I8C},
+             {DT_F32, DT_I4G}};
 
 /* Sources cut at `rc` rows and `cc` columns; the target is another rectangle, on the same chunks of 128. */
 static void compose(const struct tensor *t, int32_t rc, int32_t cc, int32_t row0, int32_t rows, int32_t col0,
@@ -105,9 +107,9 @@ static void test_compose(void **state)
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         struct tensor t = tensor_make(kinds[k].src, kinds[k].dtype);
         compose(&t, ROWS, COLS, 0, ROWS, 0, COLS);
-        compose(&t, 8, COLS, 0, ROWS, 0, COLS);  /* from many ranks to one, whole panels */
-        compose(&t, 13, COLS, 3, 29, 0, COLS);   /* rows fall anywhere in panels */
-        compose(&t, ROWS, 128, 0, ROWS, 0, COLS); /* columns: chunks from 8 ranks */
+        compose(&t, 8, COLS, 0, ROWS, 0, COLS);    /* from many ranks to one, whole panels */
+        compose(&t, 13, COLS, 3, 29, 0, COLS);     /* rows fall anywhere in panels */
+        compose(&t, ROWS, 128, 0, ROWS, 0, COLS);  /* columns: chunks from 8 ranks */
         compose(&t, ROWS, 512, 0, ROWS, 128, 384); /* K-quants: blocks begin in the middle */
         compose(&t, 16, 256, 5, 40, 640, 384);
         compose(&t, ROWS, COLS, 44, 1, 896, 128);
@@ -116,8 +118,8 @@ static void test_compose(void **state)
 }
 
 /* float8: blocks of 96 columns, which chunks and slices cut anywhere. */
-static void f8_part(struct part *p, const struct tensor *t, const float *scales, int32_t row0, int32_t rows, int32_t col0,
-                    int32_t cols)
+static void f8_part(struct part *p, const struct tensor *t, const float *scales, int32_t row0, int32_t rows,
+                    int32_t col0, int32_t cols)
 {
     part_init(p, t, row0, rows, col0, cols, 128);
     xfree(p->m.data);
