@@ -6,7 +6,9 @@
 #include <string.h>
 
 #ifdef YOKE_MPI
+#include "base/mem.h"
 #include "comm/net.h"
+#include "comm/peer.h"
 #include "comm/shm.h"
 #endif
 
@@ -39,30 +41,45 @@ static struct {
     struct comm_ops ops; /* those of the world comm, but for close */
     void (*close)(struct comm *c);
     struct family *(*family)(struct comm *c);
-    int opened, finalize;
+    int opened, finalize, watched;
 } world;
 
 static void world_close(struct comm *c)
 {
+    /* Who is done first waits here rather than in MPI_Finalize, which would not notice that a host goes. */
+    if (world.watched)
+        c->ops->barrier(c, NULL);
     int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
     world.close(c);
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
     if (lost)
-        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST); /* MPI_Finalize would wait for the lost; does not return */
+        /* MPI_Finalize would wait for the lost. This does not return: should it hang, because the launcher
+         * itself is out of reach, the thread of beat.c ends the process. */
+        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST);
     MPI_Finalize();
 }
 
-/* Which host am I on? The lowest rank there names it. */
+/* Which host am I on? The lowest rank there names it. MPI goes by the daemon that started a process; where
+ * one daemon started processes in several containers, their host names tell them apart. */
 static int host_of(MPI_Comm comm, int *ret, int *ret_hosts)
 {
     MPI_Comm near;
-    int rank, rc;
+    int rank, n, rc;
     MPI_Comm_rank(comm, &rank);
     if ((rc = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &near)))
         return rc;
+    struct comm_peer mine, *all;
+    peer_self(&mine, rank);
+    MPI_Comm_size(near, &n);
+    XNEW_N(all, (size_t)n);
+    rc = MPI_Allgather(&mine, (int)sizeof(mine), MPI_BYTE, all, (int)sizeof(mine), MPI_BYTE, near);
     int host = rank;
-    if ((rc = MPI_Bcast(&host, 1, MPI_INT, 0, near)) || (rc = MPI_Comm_free(&near)))
+    for (int r = n - 1; r >= 0 && !rc; r--)
+        if (!strcmp(all[r].host, mine.host))
+            host = all[r].rank;
+    xfree(all);
+    if (rc || (rc = MPI_Comm_free(&near)))
         return rc;
     int leads = host == rank, hosts = 0;
     if ((rc = MPI_Allreduce(&leads, &hosts, 1, MPI_INT, MPI_SUM, comm)))
@@ -111,8 +128,10 @@ int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
         return err_set(e, ERR_USAGE, "YOKE_COMM=shm, but the ranks are on %d hosts", hosts);
 
     struct comm *net, *c;
-    if ((rc = net_new(all, host, !how || strcmp(how, "net"), near ? 0 : max_bytes, &net, e)))
+    if ((rc = net_new(all, host, !how || strcmp(how, "net"), near ? 0 : max_bytes, &net, e)) ||
+        (hosts > 1 && (rc = net_watch(net, world.finalize, e))))
         return rc;
+    world.watched = hosts > 1;
     c = net;
     if (near) { /* messages only serve to meet */
         rc = shm_processes_split(net, 0, net->rank, max_bytes, NULL, &c, e);

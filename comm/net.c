@@ -8,6 +8,7 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "comm/beat.h"
 #include "comm/peer.h"
 #include "comm/shm.h"
 #include "comm/tree.h"
@@ -30,9 +31,29 @@
 
 #define WATCH_NS 100000000
 
-enum { TAG_COLLECTIVE = 1, TAG_MESSAGE, TAG_FAULT };
+enum { TAG_COLLECTIVE = 1, TAG_MESSAGE, TAG_FAULT, TAG_BEAT };
+
+/* How long the news of a fault may take to leave, and to wait for the lock for it: a thread stuck in a call
+ * of MPI holds it for good. */
+#define TELL_MS 300
 
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool net_lock_ms(int ms)
+{
+    /* By turns and naps: pthread_mutex_timedlock goes by the wall clock, which may jump. */
+    for (; pthread_mutex_trylock(&mpi_lock); ms--) {
+        if (ms <= 0)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return true;
+}
+
+void net_unlock(void)
+{
+    pthread_mutex_unlock(&mpi_lock);
+}
 
 /* ---- the family of a world of several hosts: its fault travels by messages ---- */
 
@@ -44,6 +65,8 @@ struct world {
     char in[sizeof(((struct fault *)0)->why)];
     char out[sizeof(((struct fault *)0)->why)];
     int rank, size;
+    struct beat *beat; /* watches other hosts, if there are any */
+    bool ends;         /* a fault ends the process, so nothing needs to be freed after it */
 };
 
 int net_error(struct err *e, const char *call, int rc)
@@ -59,10 +82,11 @@ static void world_poll(struct family *f)
 {
     struct world *w = (struct world *)f;
     int done = 0;
-    pthread_mutex_lock(&mpi_lock);
+    if (!net_lock_ms(1))
+        return;
     if (w->news != MPI_REQUEST_NULL && MPI_Test(&w->news, &done, MPI_STATUS_IGNORE))
         done = 0;
-    pthread_mutex_unlock(&mpi_lock);
+    net_unlock();
     if (done) /* who found it has told everyone: no need to spread it further */
         fault_set(&w->fault, w->in);
 }
@@ -72,8 +96,9 @@ static void world_tell(struct family *f, const char *why)
     struct world *w = (struct world *)f;
     snprintf(w->out, sizeof(w->out), "%s", why);
     MPI_Request *req;
+    if (!net_lock_ms(TELL_MS))
+        return;
     XNEW_N(req, (size_t)w->size);
-    pthread_mutex_lock(&mpi_lock);
     for (int r = 0; r < w->size; r++) {
         req[r] = MPI_REQUEST_NULL;
         if (r != w->rank)
@@ -81,11 +106,12 @@ static void world_tell(struct family *f, const char *why)
     }
     pthread_mutex_unlock(&mpi_lock);
     /* Messages to the dead never complete. */
-    for (int ms = 0, done = 0; ms < 300 && !done; ms++) {
-        pthread_mutex_lock(&mpi_lock);
-        if (MPI_Testall(w->size, req, &done, MPI_STATUSES_IGNORE))
-            done = 0;
-        pthread_mutex_unlock(&mpi_lock);
+    for (int ms = 0, done = 0; ms < TELL_MS && !done; ms++) {
+        if (net_lock_ms(TELL_MS - ms)) {
+            if (MPI_Testall(w->size, req, &done, MPI_STATUSES_IGNORE))
+                done = 0;
+            net_unlock();
+        }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     xfree(req);
@@ -94,6 +120,9 @@ static void world_tell(struct family *f, const char *why)
 static void world_gone(struct family *f)
 {
     struct world *w = (struct world *)f;
+    beat_stop(w->beat);
+    if (w->ends && atomic_load(&w->fault.state) != FAULT_NONE)
+        return;                                       /* the thread that watches goes on */
     if (atomic_load(&w->fault.state) == FAULT_NONE) { /* else MPI is not to be trusted any more */
         pthread_mutex_lock(&mpi_lock);
         if (w->news != MPI_REQUEST_NULL) {
@@ -604,7 +633,9 @@ static int endpoint_new(MPI_Comm comm, struct family *f, int name, int host, boo
     if (sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus))
         CPU_ZERO(&mine.cpus);
     XNEW_N(all, (size_t)n);
+    pthread_mutex_lock(&mpi_lock);
     int rc = MPI_Allgather(&mine, (int)sizeof(mine), MPI_BYTE, all, (int)sizeof(mine), MPI_BYTE, comm);
+    pthread_mutex_unlock(&mpi_lock);
     if (rc) {
         xfree(all);
         family_unref(f);
@@ -658,6 +689,15 @@ int net_new(MPI_Comm world, int host, int share_memory, size_t max_bytes, struct
     MPI_Comm_rank(world, &rank);
     struct family *f = world_new(world, e);
     return f ? endpoint_new(world, f, rank, host, share_memory, max_bytes, ret, e) : ERR_RANK_LOST;
+}
+
+int net_watch(struct comm *c, bool ends, struct err *e)
+{
+    struct net *g = net_of(c);
+    struct world *w = (struct world *)g->family;
+    int rc = net_barrier(c, e); /* the others may have come late: silence counts from now */
+    w->ends = ends;
+    return rc ? rc : beat_start(w->control, TAG_BEAT, g->peer, g->host, &w->f, ends, &w->beat, e);
 }
 
 struct want {
