@@ -145,6 +145,7 @@ static void judge(struct beat *b, int64_t now)
     }
     if (!worst || now - worst->heard < MS(BEAT_SILENCE_MS))
         return;
+    b->family->far = 1;
     double s = (double)(now - worst->heard) * 1e-9;
     peer_describe(&b->self, me, sizeof(me));
     peer_describe(&worst->who, other, sizeof(other));
@@ -160,9 +161,12 @@ static void judge(struct beat *b, int64_t now)
                      other, s, me);
 }
 
-/* All that still works here is a plain write and exit; the launcher then ends whom it can reach. */
-static void end_process(const struct beat *b)
+/* All that still works here is a plain write and exit; the launcher then ends whom it can reach. `silent`:
+ * main has said it all, but its way out takes too long. */
+static void end_process(const struct beat *b, bool silent)
 {
+    if (silent)
+        _exit(-ERR_RANK_LOST);
     struct err e;
     char line[700], me[128];
     family_check(b->family, &e);
@@ -213,8 +217,8 @@ static void *beat_main(void *arg)
             judge(b, now);
         if (!lost && family_check(b->family, NULL))
             lost = now;
-        if (lost && b->ends && now - lost >= MS(BEAT_GRACE_MS))
-            end_process(b);
+        if (lost && b->ends && now - lost >= MS(quit ? 2 * BEAT_GRACE_MS : BEAT_GRACE_MS))
+            end_process(b, quit);
         if (quit && !(lost && b->ends))
             return NULL;
         if (!quit)

@@ -7,7 +7,8 @@
  *
  * The same thread sees to it that a process whose world is lost ends: if it may (`ends`), it does so itself
  * once the fault is BEAT_GRACE_MS old, with a line on standard error, for the main thread may be computing
- * for minutes, or be stuck in a call of MPI.
+ * for minutes, or be stuck in a call of MPI. The times add up to less than 10 s from a cut to the end of all
+ * (README.md).
  */
 #ifndef YOKE_COMM_BEAT_H
 #define YOKE_COMM_BEAT_H
@@ -18,8 +19,8 @@
 #include "comm/family.h"
 
 #define BEAT_EVERY_MS   500
-#define BEAT_SILENCE_MS 5000
-#define BEAT_GRACE_MS   2500
+#define BEAT_SILENCE_MS 4000
+#define BEAT_GRACE_MS   3000
 
 /* Which ranks does `me` exchange beats with? The hosts, in the order of their first ranks, form a ring; each
  * watches those at distances 1, 2, 4, ... both ways: up to five hosts all the others, and no more than 2 log2

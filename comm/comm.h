@@ -85,8 +85,10 @@ int comm_threads_new(int n, size_t max_bytes, struct comm **ret, struct err *e);
 int comm_mpi_launched(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for
- * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI, and if a
- * rank was lost or gave up, the process too (exit code 9, all other ranks with it): report the error first.
+ * sandboxes that forbid it). Close all groups split from the world, then the world: that waits for the other
+ * ranks to do so and ends MPI. If a rank was lost or gave up, MPI is left as it is: print the error and end
+ * the process with a code other than 0, upon which the launcher ends all others. Where there are several
+ * hosts, a process that does not do so within seconds ends by itself (code 9, and a line on standard error).
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
 /* "rank 2 on host n1 (pid 4242)": for messages. buf is the caller's. */

@@ -4,9 +4,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef YOKE_MPI
 #include "base/mem.h"
+#include "comm/beat.h"
 #include "comm/net.h"
 #include "comm/peer.h"
 #include "comm/shm.h"
@@ -41,23 +43,32 @@ static struct {
     struct comm_ops ops; /* those of the world comm, but for close */
     void (*close)(struct comm *c);
     struct family *(*family)(struct comm *c);
-    int opened, finalize, watched;
+    int opened, finalize, watched, lost; /* lost: 1: a rank, 2: a host */
 } world;
+
+/* At exit, after main has said what happened: who ends now makes the launcher end all others, and they, too,
+ * should have noticed and said what they know. If a host is lost, mpirun should notice that first: it ends
+ * its job well then, but were it told to end it because a rank has failed, it would wait for the lost host.
+ */
+static void linger(void)
+{
+    const int ms = world.lost > 1 ? BEAT_GRACE_MS : 500;
+    if (world.lost)
+        nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
 
 static void world_close(struct comm *c)
 {
     /* Who is done first waits here rather than in MPI_Finalize, which would not notice that a host goes. */
     if (world.watched)
         c->ops->barrier(c, NULL);
-    int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
+    if (atomic_load(&world.family(c)->fault->state) != FAULT_NONE)
+        world.lost = world.family(c)->far ? 2 : 1;
     world.close(c);
-    if (!world.finalize)
-        return; /* who embeds yoke has started MPI, and ends it */
-    if (lost)
-        /* MPI_Finalize would wait for the lost. This does not return: should it hang, because the launcher
-         * itself is out of reach, the thread of beat.c ends the process. */
-        MPI_Abort(MPI_COMM_WORLD, -ERR_RANK_LOST);
-    MPI_Finalize();
+    /* MPI_Finalize would wait for the lost. MPI_Abort would end this process before main can print its error,
+     * with a code that main has not chosen. Who embeds yoke has started MPI, and ends it. */
+    if (world.finalize && !world.lost)
+        MPI_Finalize();
 }
 
 /* Which host am I on? The lowest rank there names it. MPI goes by the daemon that started a process; where
@@ -111,6 +122,8 @@ int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
     if (rc)
         return err_set(e, ERR_FAIL, "MPI does not start (error %d)", rc);
     world.finalize = !begun;
+    if (world.finalize)
+        atexit(linger);
     if (level < MPI_THREAD_SERIALIZED)
         return err_set(e, ERR_UNSUPPORTED,
                        "this MPI library was built without threads: it offers thread level %d, yoke needs "

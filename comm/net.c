@@ -57,13 +57,17 @@ void net_unlock(void)
 
 /* ---- the family of a world of several hosts: its fault travels by messages ---- */
 
+struct news {
+    int far;
+    char why[sizeof(((struct fault *)0)->why)];
+};
+
 struct world {
     struct family f;
     struct fault fault;
     MPI_Comm control;
-    MPI_Request news; /* always pending until a fault comes */
-    char in[sizeof(((struct fault *)0)->why)];
-    char out[sizeof(((struct fault *)0)->why)];
+    MPI_Request news; /* into `in`: always pending until a fault comes */
+    struct news in, out;
     int rank, size;
     struct beat *beat; /* watches other hosts, if there are any */
     bool ends;         /* a fault ends the process, so nothing needs to be freed after it */
@@ -87,14 +91,17 @@ static void world_poll(struct family *f)
     if (w->news != MPI_REQUEST_NULL && MPI_Test(&w->news, &done, MPI_STATUS_IGNORE))
         done = 0;
     net_unlock();
-    if (done) /* who found it has told everyone: no need to spread it further */
-        fault_set(&w->fault, w->in);
+    if (done) { /* who found it has told everyone: no need to spread it further */
+        w->f.far = w->in.far;
+        fault_set(&w->fault, w->in.why);
+    }
 }
 
 static void world_tell(struct family *f, const char *why)
 {
     struct world *w = (struct world *)f;
-    snprintf(w->out, sizeof(w->out), "%s", why);
+    w->out.far = f->far;
+    snprintf(w->out.why, sizeof(w->out.why), "%s", why);
     MPI_Request *req;
     if (!net_lock_ms(TELL_MS))
         return;
@@ -102,7 +109,7 @@ static void world_tell(struct family *f, const char *why)
     for (int r = 0; r < w->size; r++) {
         req[r] = MPI_REQUEST_NULL;
         if (r != w->rank)
-            MPI_Isend(w->out, (int)sizeof(w->out), MPI_BYTE, r, TAG_FAULT, w->control, &req[r]);
+            MPI_Isend(&w->out, (int)sizeof(w->out), MPI_BYTE, r, TAG_FAULT, w->control, &req[r]);
     }
     pthread_mutex_unlock(&mpi_lock);
     /* Messages to the dead never complete. */
@@ -148,7 +155,7 @@ static struct family *world_new(MPI_Comm comm, struct err *e)
     MPI_Comm_size(comm, &w->size);
     int rc = MPI_Comm_dup(comm, &w->control);
     if (!rc)
-        rc = MPI_Irecv(w->in, (int)sizeof(w->in), MPI_BYTE, MPI_ANY_SOURCE, TAG_FAULT, w->control, &w->news);
+        rc = MPI_Irecv(&w->in, (int)sizeof(w->in), MPI_BYTE, MPI_ANY_SOURCE, TAG_FAULT, w->control, &w->news);
     if (!rc)
         return &w->f;
     net_error(e, "MPI_Comm_dup", rc);
