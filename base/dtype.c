@@ -11,7 +11,7 @@ static const struct dtype_info infos[DT_COUNT] = {
     [DT_I8C] = {"i8c", 1, 0, 1},         [DT_I4G] = {"i4g", 32, 0, 1},      [DT_I8] = {"i8", 1, 1, 0},
     [DT_I16] = {"i16", 1, 2, 0},         [DT_I32] = {"i32", 1, 4, 0},       [DT_I64] = {"i64", 1, 8, 0},
     [DT_U8] = {"u8", 1, 1, 0},           [DT_F64] = {"f64", 1, 8, 0},       [DT_BOOL] = {"bool", 1, 1, 0},
-    [DT_F8_E4M3] = {"f8_e4m3", 1, 1, 0},
+    [DT_F8_E4M3] = {"f8_e4m3", 1, 1, 1},
 };
 
 const struct dtype_info *dtype_info(enum dtype t)

@@ -33,7 +33,7 @@ enum dtype {
     DT_U8,
     DT_F64,
     DT_BOOL,
-    DT_F8_E4M3,
+    DT_F8_E4M3, /* float8 e4m3fn: no infinities, NaN is 0x7f and 0xff; matrices may have scales of blocks */
     DT_COUNT
 };
 
@@ -68,6 +68,20 @@ static inline uint16_t f32_to_bf16(float f)
     if ((u & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)((u >> 16) | 64); /* NaN stays NaN */
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+}
+/* e4m3fn: 4 bits of exponent with bias 7, 3 of mantissa, subnormals; all ones is NaN, the rest finite. */
+static inline float f8_e4m3_to_f32(uint8_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x80) << 24, m = h & 0x7f, u;
+    float f = (float)m * 0x1p-9f; /* right for zero and subnormals */
+    memcpy(&u, &f, 4);
+    if (m == 0x7f)
+        u = 0x7fc00000u;
+    else if (m >= 8)
+        u = (m << 20) + (120u << 23);
+    u |= sign;
+    memcpy(&f, &u, 4);
+    return f;
 }
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);

@@ -31,7 +31,7 @@ static int ids_of(const struct settings *s, const struct session *x, struct ids 
         rc = messages_make(s->system, text, strlen(text), &messages, e);
     if (!rc) {
         vars = chat_vars(x->tokenizer, messages, NULL, true);
-        rc = chat_encode(x->tokenizer, t, vars, ids, NULL, e);
+        rc = template_verdict(chat_encode(x->tokenizer, t, vars, ids, NULL, e), e);
     }
     json_decref(vars);
     json_decref(messages);

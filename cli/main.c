@@ -1,6 +1,7 @@
 /* The program: finds the subcommand, reads its settings, prints what went wrong. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/buf.h"
 #include "base/err.h"
@@ -9,8 +10,10 @@
 #include "cli/help.h"
 #include "cli/settings.h"
 #include "cli/suggest.h"
+#include "comm/comm.h"
 
-/* Warnings go straight to standard error, each sentence once. */
+/* Warnings go straight to standard error, each sentence once. Ranks see the same things: rank 0 speaks for
+ * all. */
 struct printer {
     struct warn_sink sink;
     char **seen;
@@ -20,6 +23,8 @@ struct printer {
 static void print_warning(struct warn_sink *sink, const char *sentence)
 {
     struct printer *p = (struct printer *)sink;
+    if (comm_mpi_rank())
+        return;
     for (size_t i = 0; i < p->n; i++)
         if (!strcmp(p->seen[i], sentence))
             return;
@@ -31,22 +36,34 @@ static void print_warning(struct warn_sink *sink, const char *sentence)
 struct entry {
     const char *name;
     int (*run)(struct settings *s, struct warn_sink *warn, struct err *e);
+    bool ranks; /* all processes that an MPI launcher started take part */
 };
 
 static const struct entry entries[] = {
-    {"run", command_run},           {"plan", command_plan},         {"logits", command_logits},
-    {"tokenize", command_tokenize}, {"template", command_template},
+    {"run", command_run, true},
+    {"plan", command_plan, false},
+    {"logits", command_logits, true},
+    {"tokenize", command_tokenize, false},
+    {"template", command_template, false},
 };
 
+/* What goes wrong on one rank mostly does on all, and one sentence is enough: the others wait, and if rank 0
+ * ends with the same error, the launcher ends them meanwhile. What only they see, they say. */
 static int fail(int code, const char *msg)
 {
-    fprintf(stderr, "yoke: error: %s\n", msg);
+    if (comm_mpi_rank()) {
+        nanosleep(&(struct timespec){.tv_sec = 2, .tv_nsec = 500000000}, NULL); /* mpirun takes one second */
+        fprintf(stderr, "yoke: error: as seen by rank %d: %s\n", comm_mpi_rank(), msg);
+    } else {
+        fprintf(stderr, "yoke: error: %s\n", msg);
+    }
     return exit_code_of(code);
 }
 
 static int print(struct buf *b)
 {
-    fwrite(b->s, 1, b->len, stdout);
+    if (!comm_mpi_rank())
+        fwrite(b->s, 1, b->len, stdout);
     buf_release(b);
     return 0;
 }
@@ -73,11 +90,12 @@ static int run_command(const struct entry *entry, int argc, char **argv)
     struct settings s = {0};
     struct err e = {0};
     int err = settings_parse(argc, (const char *const *)argv, &s, &p.sink, &e);
+    bool idle = comm_mpi_rank() && !entry->ranks; /* rank 0 does it alone */
     if (!err && s.help) {
         struct buf b = BUF_INIT;
         help_command(s.command, &b);
         print(&b);
-    } else if (!err) {
+    } else if (!err && !idle) {
         err = entry->run(&s, &p.sink, &e);
     }
     settings_release(&s);
@@ -139,8 +157,8 @@ int main(int argc, char **argv)
     if (fflush(stdout) || ferror(stdout)) {
         struct err e;
         err_errno(&e, "standard output");
-        int write_code = fail(ERR_IO, e.msg);
-        code = code ? code : write_code;
+        if (!code)
+            code = fail(ERR_IO, e.msg);
     }
     return code;
 }

@@ -45,6 +45,14 @@ int template_open(const struct tokenizer *t, const char *where, struct template 
     return 0;
 }
 
+int template_verdict(int rc, struct err *e)
+{
+    if (rc != ERR_FAIL)
+        return rc;
+    e->code = ERR_USAGE;
+    return err_prefix(e, "the chat template does not take this conversation");
+}
+
 static int add_message(json_t *list, const char *role, const char *text, size_t n, struct err *e)
 {
     json_t *content = json_stringn(text, n);

@@ -16,6 +16,10 @@ int tokenizer_open_path(const char *path, struct tokenizer **ret, struct err *e)
  */
 int template_open(const struct tokenizer *t, const char *where, struct template **ret, struct err *e);
 
+/* chat_encode's and template_render's result: what a template says to a conversation it does not take
+ * (raise_exception, a name it misses) is an error of usage, and says who speaks. */
+int template_verdict(int rc, struct err *e);
+
 /* [{"role": "system", ...}, {"role": "user", ...}]; either may be NULL. The caller json_decref()s. ERR_USAGE
  * if a text is not UTF-8. */
 int messages_make(const char *system, const char *user, size_t n_user, json_t **ret, struct err *e);

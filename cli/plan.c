@@ -301,8 +301,6 @@ int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
         if (rc)
             err_prefix(e, "%s", s->weights);
     }
-    if (!rc)
-        rc = load_check(x.checkpoint, p.ranks[0], warn, e);
     if (!rc) {
         if (s->format == FORMAT_JSON)
             print_json(&p);

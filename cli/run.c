@@ -52,7 +52,7 @@ static int encode_messages(const struct runner *r, const json_t *messages, const
                            struct ids *ids, struct err *e)
 {
     json_t *vars = chat_vars(r->session.tokenizer, messages, tools, true);
-    int rc = chat_encode(r->session.tokenizer, r->template, vars, ids, NULL, e);
+    int rc = template_verdict(chat_encode(r->session.tokenizer, r->template, vars, ids, NULL, e), e);
     json_decref(vars);
     return rc;
 }
@@ -160,13 +160,16 @@ static json_t *result_of(const struct prompt *p, const struct job *j, size_t ind
     return o;
 }
 
-static int write_result(FILE *out, const struct prompt *p, struct job *j, size_t index, struct err *e)
+static int write_result(FILE *out, const char *path, const struct prompt *p, struct job *j, size_t index,
+                        struct err *e)
 {
     json_t *o = result_of(p, j, index);
     int bad = json_dumpf(o, out, JSON_COMPACT) < 0 || fputc('\n', out) == EOF || fflush(out) == EOF;
+    int why = errno;
     json_decref(o);
     answer_release(&j->answer);
-    return bad ? err_errno(e, "cannot write results") : 0;
+    errno = why;
+    return bad ? err_errno(e, "cannot write %s", path ? path : "standard output") : 0;
 }
 
 static void start_job(struct runner *r, const struct prompt *p, struct job *j)
@@ -201,7 +204,7 @@ static int run_jobs(struct runner *r, const struct prompts *p, struct job *jobs,
                 count(r, &jobs[i].answer);
             }
         for (; written < next && jobs[written].done && !rc; written++)
-            rc = write_result(out, &p->v[written], &jobs[written], written, e);
+            rc = write_result(out, r->s->output, &p->v[written], &jobs[written], written, e);
         progress_update(bar, written);
     }
     return rc ? rc : interrupted ? interrupted_error(e) : 0;

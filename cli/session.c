@@ -1,30 +1,35 @@
 #include "cli/session.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
 
-int launched_rank(void)
+int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < ARRAY_LEN(names) && comm_mpi_launched(); i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i]));
-    return 0;
-}
-
-int session_check_degrees(const struct settings *s, struct err *e)
-{
-    if (s->pp > 1 || s->dp > 1 || s->ep > 1)
+    int64_t ranks = s->tp * s->pp * s->dp, launched = comm_mpi_launched();
+    /* MindFormers configs are also written for dp x tp x pp x ep ranks; what they mean by it is more replicas
+     */
+    if (s->ep > 1 && launched && launched != ranks && launched == ranks * s->ep) {
+        warn_to(warn,
+                "%lld ranks were launched for data %lld x pipeline %lld x tensor %lld: read as data "
+                "parallelism of %lld x %lld",
+                (long long)launched, (long long)s->dp, (long long)s->pp, (long long)s->tp, (long long)s->dp,
+                (long long)s->ep);
+        s->dp *= s->ep;
+    }
+    if ((s->dp * s->tp) % s->ep)
+        return err_set(e, ERR_SPLIT,
+                       "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
+                       (long long)s->ep, (long long)s->dp, (long long)s->tp);
+    if (s->tp % s->ep)
         return err_set(e, ERR_UNSUPPORTED,
-                       "pipeline, data and expert parallelism are not built yet (asked for: pp %lld, dp "
-                       "%lld, ep %lld); tensor "
-                       "parallelism (--tp) is",
-                       (long long)s->pp, (long long)s->dp, (long long)s->ep);
+                       "expert parallelism of %lld spans replicas (tensor parallelism is %lld), which is not "
+                       "built yet; degrees that divide "
+                       "the tensor parallelism are",
+                       (long long)s->ep, (long long)s->tp);
     return 0;
 }
 
@@ -53,7 +58,9 @@ static int open_model(struct session *x, struct warn_sink *warn, struct err *e)
     settings_use_generation_config(s, checkpoint_generation_config(x->checkpoint), "generation_config.json",
                                    warn);
     rc = model_build(checkpoint_config(x->checkpoint), warn, &x->graph, &x->hparams, e);
-    return rc ? err_prefix(e, "%s", s->weights) : 0;
+    if (rc)
+        return err_prefix(e, "%s", s->weights);
+    return load_check(x->checkpoint, x->graph, warn, e); /* before any size is computed from it */
 }
 
 static int open_tokenizer(struct session *x, struct err *e)
@@ -124,6 +131,10 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
 {
     struct settings *s = x->settings;
     o->tp = (int)s->tp;
+    o->pp = (int)s->pp;
+    o->dp = (int)s->dp;
+    o->ep = (int)s->ep;
+    o->depth = (int)(s->micro_batches > 1 ? s->micro_batches : s->pp);
     o->threads = (int)s->threads;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
@@ -143,41 +154,56 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->max_tokens = MAX((int32_t)s->prefill_chunk, x->max_batch);
     o->max_out = MAX(max_out, x->max_batch);
 
+    /* the fullest stage decides */
     struct checkpoint_source source;
-    struct plan *p;
+    uint64_t fixed = 0, page = 0, weights = 0, work = 0;
     checkpoint_source_init(&source, x->checkpoint);
-    struct plan_options po = {.tp = o->tp,
-                              .rank = 0,
-                              .source = &source.base,
-                              .quant = o->quant,
-                              .kv = o->kv,
-                              .max_tokens = o->max_tokens,
-                              .max_out = o->max_out,
-                              .page_tokens = o->page_tokens};
-    int rc = plan_make(x->graph, &po, &p, e);
-    if (rc)
-        return err_prefix(e, "%s", s->weights);
-    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens, want = per_seq * x->max_batch;
-    int ranks_here = comm_mpi_launched() ? 1 : o->tp; /* under a launcher each process looks after itself */
+    for (int stage = 0; stage < o->pp; stage++) {
+        struct plan_options po = {.tp = o->tp,
+                                  .rank = 0,
+                                  .pp = o->pp,
+                                  .stage = stage,
+                                  .ep = o->ep,
+                                  .source = &source.base,
+                                  .quant = o->quant,
+                                  .kv = o->kv,
+                                  .max_tokens = o->max_tokens,
+                                  .max_out = o->max_out,
+                                  .page_tokens = o->page_tokens};
+        struct plan *p;
+        int rc = plan_make(x->graph, &po, &p, e);
+        if (rc)
+            return err_prefix(e, "%s", s->weights);
+        if (p->weight_bytes + p->work_bytes > fixed) {
+            weights = p->weight_bytes;
+            work = p->work_bytes;
+            fixed = weights + work;
+        }
+        page = MAX(page, p->kv_page_bytes);
+        plan_free(p);
+    }
+    /* a queue for each tick in flight, each with its share of the batch and of the lane's pages */
+    int64_t queues = (int64_t)o->dp * o->depth, share = (x->max_batch + queues - 1) / queues;
+    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens,
+            want = per_seq * share * o->depth;
+    int ranks_here = comm_mpi_launched() ? comm_mpi_local_size() : o->tp * o->pp * o->dp;
     uint64_t budget = s->memory ? s->memory : free_memory() / 10 * 9 / (uint64_t)ranks_here;
-    uint64_t fixed = p->weight_bytes + p->work_bytes;
-    int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / p->kv_page_bytes) : 0;
+    int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / page) : 0;
     if (s->num_blocks)
         want = s->num_blocks;
     else if (fit < want)
         want = fit;
-    if (want < 1 || (uint64_t)want * p->kv_page_bytes + fixed > budget)
-        rc = err_set(e, ERR_MEMORY,
-                     "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
-                     "pages, but %.2f GiB may be used; "
-                     "split further (--tp), quantise (--quant w8a8 or w4), or give --num-blocks, "
-                     "--seq-length or --memory",
-                     s->weights, (double)p->weight_bytes / 0x1p30, (double)p->work_bytes / 0x1p30,
-                     (double)MAX(want, 1) * (double)p->kv_page_bytes / 0x1p30, (long long)MAX(want, 1),
-                     (double)budget / 0x1p30);
+    if (want < o->depth || (uint64_t)want * page + fixed > budget)
+        return err_set(e, ERR_MEMORY,
+                       "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
+                       "pages, but %.2f GiB may be "
+                       "used; split further (--tp, --pp), quantise (--quant w8a8 or w4), or give "
+                       "--num-blocks, --seq-length or --memory",
+                       s->weights, (double)weights / 0x1p30, (double)work / 0x1p30,
+                       (double)MAX(want, o->depth) * (double)page / 0x1p30, (long long)MAX(want, o->depth),
+                       (double)budget / 0x1p30);
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
-    plan_free(p);
-    return rc;
+    return 0;
 }
 
 static void show_loading(void *ctx, uint64_t done, uint64_t total)
@@ -194,7 +220,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     double before = clock_s();
     memset(x, 0, sizeof(*x));
     x->settings = s;
-    int rc = session_check_degrees(s, e);
+    int rc = session_check_degrees(s, warn, e);
     if (!rc)
         rc = open_model(x, warn, e);
     if (!rc && (parts & SESSION_TOKENIZER))
@@ -210,7 +236,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     if (rc)
         return rc;
     progress_begin(&bar, "loading", 0, PROGRESS_BYTES);
-    if (launched_rank() == 0) {
+    if (comm_mpi_rank() == 0) {
         o.progress = show_loading;
         o.progress_ctx = &bar;
     }

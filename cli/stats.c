@@ -142,7 +142,7 @@ int stats_report(struct session *x, const struct run_stats *s, struct err *e)
 {
     if (!x->settings->stats && !x->settings->stats_json)
         return 0;
-    int n = team_plan(x->team)->opt.tp;
+    int n = team_size(x->team);
     struct rank_report *all;
     struct engine_stats en;
     XNEW_N(all, (size_t)n);

@@ -126,7 +126,7 @@ static int render(const struct settings *s, const struct given *g, const struct 
     json_object_set_new(vars, "tools", g->tools ? json_incref(g->tools) : json_null());
     json_object_set_new(vars, "documents", json_null());
     json_object_update(vars, g->vars);
-    int err = template_render(t, vars, (struct template_limits){0}, out, e);
+    int err = template_verdict(template_render(t, vars, (struct template_limits){0}, out, e), e);
     json_decref(vars);
     return err;
 }

@@ -81,14 +81,19 @@ struct comm *comm_self_new(void);
 /* Fills ret[0..n) with the n endpoints of one group; each goes to its own thread. Closing all of them frees
  * the group. */
 int comm_threads_new(int n, size_t max_bytes, struct comm **ret, struct err *e);
-/* True if this process was started by an MPI launcher with more than one rank. */
+/* How many ranks, if an MPI launcher started this process with more than one; else 0. */
 int comm_mpi_launched(void);
+/* What the launcher says before anything is opened: this process's rank, and how many ranks it started on
+ * this host, this one included. 0 and 1 without a launcher. */
+int comm_mpi_rank(void);
+int comm_mpi_local_size(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for
  * sandboxes that forbid it). Close all groups split from the world, then the world: that waits for the other
- * ranks to do so and ends MPI. If a rank was lost or gave up, MPI is left as it is: print the error and end
- * the process with a code other than 0, upon which the launcher ends all others. Where there are several
- * hosts, a process that does not do so within seconds ends by itself (code 9, and a line on standard error).
+ * ranks to do so and ends MPI. If a rank was lost or gave up, MPI ends with the process instead, and takes
+ * all other ranks with it; the exit code is that of the process. So report the error, then exit soon: where
+ * there are several hosts, a process that takes more than seconds to do so ends by itself, with code 9 and a
+ * line on standard error.
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
 /* "rank 2 on host n1 (pid 4242)": for messages. buf is the caller's. */

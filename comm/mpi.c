@@ -2,9 +2,11 @@
 #include "comm/comm.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #ifdef YOKE_MPI
 #include "base/mem.h"
@@ -23,8 +25,31 @@ static int env_int(const char *name)
 int comm_mpi_launched(void)
 {
     /* mpirun of Open MPI; process managers that speak PMI; srun --mpi=pmix */
-    return env_int("OMPI_COMM_WORLD_SIZE") > 1 || env_int("PMI_SIZE") > 1 ||
-           (getenv("PMIX_NAMESPACE") && env_int("SLURM_NTASKS") > 1);
+    int n = env_int("OMPI_COMM_WORLD_SIZE");
+    if (n < 2)
+        n = env_int("PMI_SIZE");
+    if (n < 2 && getenv("PMIX_NAMESPACE"))
+        n = env_int("SLURM_NTASKS");
+    return n > 1 ? n : 0;
+}
+
+int comm_mpi_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && comm_mpi_launched(); i++)
+        if (getenv(names[i]))
+            return env_int(names[i]);
+    return 0;
+}
+
+int comm_mpi_local_size(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_NTASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && comm_mpi_launched(); i++)
+        if (env_int(names[i]) > 0)
+            return env_int(names[i]);
+    return 1;
 }
 
 #ifndef YOKE_MPI
@@ -46,15 +71,20 @@ static struct {
     int opened, finalize, watched, lost; /* lost: 1: a rank, 2: a host */
 } world;
 
-/* At exit, after main has said what happened: who ends now makes the launcher end all others, and they, too,
- * should have noticed and said what they know. If a host is lost, mpirun should notice that first: it ends
- * its job well then, but were it told to end it because a rank has failed, it would wait for the lost host.
- */
-static void linger(void)
+/* At exit, after main has said what happened; MPI_Finalize would wait for the lost. Who ends now makes the
+ * launcher end all others, and they, too, should have noticed and said what they know. If a host is lost,
+ * mpirun itself should notice first: it ends its job well then, but were it told to end it because a rank has
+ * failed, it would wait for the lost host. */
+static void leave(int status, void *ctx)
 {
-    const int ms = world.lost > 1 ? BEAT_GRACE_MS : 500;
-    if (world.lost)
-        nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    (void)ctx;
+    fflush(NULL); /* what follows may not */
+    const int ms = world.lost > 1 ? BEAT_GRACE_MS : world.watched ? 500 : 0;
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    if (world.lost == 1)
+        MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
+    if (!status)
+        _exit(-ERR_RANK_LOST); /* whatever main thinks, this was not a success */
 }
 
 static void world_close(struct comm *c)
@@ -65,9 +95,11 @@ static void world_close(struct comm *c)
     if (atomic_load(&world.family(c)->fault->state) != FAULT_NONE)
         world.lost = world.family(c)->far ? 2 : 1;
     world.close(c);
-    /* MPI_Finalize would wait for the lost. MPI_Abort would end this process before main can print its error,
-     * with a code that main has not chosen. Who embeds yoke has started MPI, and ends it. */
-    if (world.finalize && !world.lost)
+    if (!world.finalize)
+        return; /* who embeds yoke has started MPI, and ends it */
+    if (world.lost)
+        on_exit(leave, NULL);
+    else
         MPI_Finalize();
 }
 
@@ -122,8 +154,6 @@ int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
     if (rc)
         return err_set(e, ERR_FAIL, "MPI does not start (error %d)", rc);
     world.finalize = !begun;
-    if (world.finalize)
-        atexit(linger);
     if (level < MPI_THREAD_SERIALIZED)
         return err_set(e, ERR_UNSUPPORTED,
                        "this MPI library was built without threads: it offers thread level %d, yoke needs "

@@ -1,8 +1,14 @@
 /* engine.c: the scheduler and the step loop.
  *
- * Unfinished requests are one list in order of arrival. The first n_running of them run, the others wait:
- * admitting one moves that boundary a place down, preempting the newest that runs moves it a place up. So
- * first come, first served is not a policy that code must keep, but all that the list can express.
+ * Requests run in queues: one for each tick that may be in flight (lanes x depth; one where ticks do not
+ * overlap). A queue has pages of its own and at most one tick in flight, so whatever happens to its requests
+ * meanwhile, nobody else's tick uses their pages. Where there are several, a request waits in the engine's
+ * list until a queue has room for it: who finishes early takes more.
+ *
+ * In a queue, unfinished requests are one list in order of arrival. The first n_running of them run, the
+ * others wait: admitting one moves that boundary a place down, preempting the newest that runs moves it a
+ * place up. So first come, first served is not a policy that code must keep, but all that the list can
+ * express.
  *
  * A tick is made in two passes over the list. First, each running request that lacks just its newest token
  * gets one row; if there is no page for it, the newest running request makes way (perhaps the very one). Then
@@ -18,7 +24,10 @@
 #include "base/mem.h"
 #include "engine/kv.h"
 
+struct queue;
+
 struct request {
+    struct queue *queue;         /* NULL: not given to one yet */
     struct request *prev, *next; /* in the engine's list of unfinished or of finished ones */
     struct request_params params;
     int32_t *eos;    /* [params.n_eos], our copy */
@@ -41,21 +50,34 @@ struct list {
     struct request *first, *last;
 };
 
-struct engine {
-    struct backend backend;
-    struct engine_options opt;
+struct queue {
+    struct engine *en;
+    int lane;
     struct kv_pool *pool;
-    struct sampler *sampler;
-    struct list left, finished;       /* left: the first n_running run, the others wait */
+    struct list left;                 /* the first n_running run, the others wait */
     struct request *newest, *waiting; /* the boundary: the last that runs, the first that waits */
     int32_t n_running, n_left;
-    /* the tick in the making */
+    /* the tick in the making, or in flight */
+    bool in_flight;
     struct batch batch;
     int32_t *token, *pos;     /* [max_tokens] */
     int32_t *out_row;         /* [max_out] */
     struct span *spans;       /* [max_spans] */
     struct request **span_of; /* [max_spans] whose each span is; NULL: dropped meanwhile */
+    int32_t *span_out;        /* [max_spans] row of its logits; -1: none */
     bool has_prefill;
+};
+
+struct engine {
+    struct backend backend;
+    struct engine_options opt; /* max_batch: of one queue */
+    struct sampler *sampler;
+    struct queue *queues;
+    int32_t n_queues, n_left, n_pages; /* n_pages: of one queue */
+    struct list unassigned, finished;
+    int32_t *flight; /* [n_queues] ring of queues in flight, oldest at n_waited */
+    uint64_t n_posted, n_waited;
+    double stepped_s; /* when the last step ended */
     struct engine_stats stats;
     struct err broken; /* a rank was lost: nothing works any more */
 };
@@ -99,37 +121,72 @@ static int check_options(const struct backend *b, const struct engine_options *o
     return 0;
 }
 
+static void queue_init(struct queue *q, struct engine *en, int lane, int32_t first_page)
+{
+    const struct backend *b = &en->backend;
+    q->en = en;
+    q->lane = lane;
+    q->pool = kv_pool_new_from(first_page, en->n_pages, b->page_tokens);
+    XNEW_N(q->token, (size_t)b->max_tokens);
+    XNEW_N(q->pos, (size_t)b->max_tokens);
+    XNEW_N(q->out_row, (size_t)b->max_out);
+    XNEW_N(q->spans, (size_t)b->max_spans);
+    XNEW_N(q->span_of, (size_t)b->max_spans);
+    XNEW_N(q->span_out, (size_t)b->max_spans);
+    q->batch = (struct batch){.token = q->token, .pos = q->pos, .out_row = q->out_row, .spans = q->spans};
+}
+
+static void queue_release(struct queue *q)
+{
+    kv_pool_free(q->pool);
+    xfree(q->token);
+    xfree(q->pos);
+    xfree(q->out_row);
+    xfree(q->spans);
+    xfree(q->span_of);
+    xfree(q->span_out);
+}
+
 int engine_new_on(const struct backend *b, const struct engine_options *o, struct engine **ret, struct err *e)
 {
-    int rc = check_options(b, o, e);
+    int depth = b->post ? b->depth : 1, lanes = b->post ? b->lanes : 1;
+    struct engine_options opt = *o;
+    opt.max_batch = (o->max_batch + lanes * depth - 1) / (lanes * depth);
+    int rc = check_options(b, &opt, e);
     if (rc)
         return rc;
     struct engine *en;
     XNEW(en);
     en->backend = *b;
-    en->opt = *o;
-    en->pool = kv_pool_new(b->n_pages, b->page_tokens);
+    en->opt = opt;
     en->sampler = sampler_new(b->n_vocab);
-    XNEW_N(en->token, (size_t)b->max_tokens);
-    XNEW_N(en->pos, (size_t)b->max_tokens);
-    XNEW_N(en->out_row, (size_t)b->max_out);
-    XNEW_N(en->spans, (size_t)b->max_spans);
-    XNEW_N(en->span_of, (size_t)b->max_spans);
-    en->batch =
-        (struct batch){.token = en->token, .pos = en->pos, .out_row = en->out_row, .spans = en->spans};
+    en->n_queues = lanes * depth;
+    en->n_pages = b->n_pages / depth;
+    XNEW_N(en->queues, (size_t)en->n_queues);
+    XNEW_N(en->flight, (size_t)en->n_queues);
+    for (int i = 0; i < en->n_queues; i++)
+        queue_init(&en->queues[i], en, i % lanes, i / lanes * en->n_pages);
     *ret = en;
     return 0;
 }
 
-static int tick_team(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+static int post_team(void *ctx, int lane, const struct batch *b, struct err *e)
 {
-    return team_tick(ctx, b, ret_logits, e);
+    return team_post(ctx, lane, b, e);
+}
+
+static int wait_team(void *ctx, int lane, const float **ret_logits, struct err *e)
+{
+    return team_wait(ctx, lane, ret_logits, e);
 }
 
 int engine_new(struct team *t, const struct engine_options *o, struct engine **ret, struct err *e)
 {
     const struct team_options *to = team_options(t);
-    const struct backend b = {.tick = tick_team,
+    const struct backend b = {.post = post_team,
+                              .wait = wait_team,
+                              .lanes = team_lanes(t),
+                              .depth = team_depth(t),
                               .ctx = t,
                               .n_vocab = team_plan(t)->graph->axis_n[AX_VOCAB],
                               .page_tokens = to->page_tokens,
@@ -144,17 +201,19 @@ void engine_free(struct engine *en)
 {
     if (!en)
         return;
-    while (en->left.first)
-        engine_drop(en, en->left.first);
+    while (en->unassigned.first)
+        engine_drop(en, en->unassigned.first);
+    for (int i = 0; i < en->n_queues; i++) {
+        while (en->queues[i].left.first)
+            engine_drop(en, en->queues[i].left.first);
+    }
     while (en->finished.first)
         engine_drop(en, en->finished.first);
-    kv_pool_free(en->pool);
+    for (int i = 0; i < en->n_queues; i++)
+        queue_release(&en->queues[i]);
     sampler_free(en->sampler);
-    xfree(en->token);
-    xfree(en->pos);
-    xfree(en->out_row);
-    xfree(en->spans);
-    xfree(en->span_of);
+    xfree(en->queues);
+    xfree(en->flight);
     xfree(en);
 }
 
@@ -173,11 +232,11 @@ static int check_prompt(const struct engine *en, const int32_t *prompt, int32_t 
                        "the prompt has %d tokens, but the context holds %d%s; shorten it, or raise the "
                        "context length",
                        n, en->opt.max_context, max_new ? ", one new one at least included" : "");
-    if (kv_pages(n, b->page_tokens) > b->n_pages)
+    if (kv_pages(n, b->page_tokens) > en->n_pages)
         return err_set(e, ERR_LIMIT,
                        "the prompt has %d tokens, but the KV cache holds %lld (num_blocks %d x block_size "
                        "%d); raise num_blocks to %d or more",
-                       n, (long long)b->n_pages * b->page_tokens, b->n_pages, b->page_tokens,
+                       n, (long long)en->n_pages * b->page_tokens, en->n_pages, b->page_tokens,
                        kv_pages(n, b->page_tokens));
     for (int32_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= b->n_vocab)
@@ -189,7 +248,7 @@ static int check_prompt(const struct engine *en, const int32_t *prompt, int32_t 
 /* How long prompt and output may get. The last token's keys and values are never needed: hence + 1. */
 static int32_t limit_of(const struct engine *en, int32_t n_prompt, int32_t max_new)
 {
-    int64_t pool = (int64_t)en->backend.n_pages * en->backend.page_tokens + 1;
+    int64_t pool = (int64_t)en->n_pages * en->backend.page_tokens + 1;
     int64_t limit = MIN((int64_t)n_prompt + max_new, (int64_t)en->opt.max_context);
     return (int32_t)MIN(limit, pool);
 }
@@ -197,6 +256,18 @@ static int32_t limit_of(const struct engine *en, int32_t n_prompt, int32_t max_n
 static int32_t n_tokens(const struct request *r)
 {
     return r->n_prompt + r->n_output;
+}
+
+/* The oldest request that no queue has goes to this one. */
+static void assign(struct engine *en, struct queue *q)
+{
+    struct request *r = en->unassigned.first;
+    list_remove(&en->unassigned, r);
+    r->queue = q;
+    list_append(&q->left, r);
+    q->n_left++;
+    if (!q->waiting)
+        q->waiting = r;
 }
 
 int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const struct request_params *p,
@@ -226,10 +297,10 @@ int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const
     r->added_s = clock_s();
     r->on_token = on_token;
     r->ctx = ctx;
-    list_append(&en->left, r);
+    list_append(&en->unassigned, r);
     en->n_left++;
-    if (!en->waiting)
-        en->waiting = r;
+    if (en->n_queues == 1)
+        assign(en, &en->queues[0]);
     if (n_prompt >= r->limit)
         engine_stop(en, r, FINISH_LENGTH);
     *ret = r;
@@ -241,16 +312,20 @@ void engine_stop(struct engine *en, struct request *r, enum finish why)
     assert(why != FINISH_NONE);
     if (r->finish)
         return;
+    struct queue *q = r->queue;
     r->finish = why;
-    kv_seq_release(en->pool, &r->kv);
-    if (en->newest == r)
-        en->newest = r->prev;
-    if (en->waiting == r)
-        en->waiting = r->next;
-    en->n_running -= r->running;
     en->n_left--;
-    r->running = false;
-    list_remove(&en->left, r);
+    if (q) {
+        kv_seq_release(q->pool, &r->kv);
+        if (q->newest == r)
+            q->newest = r->prev;
+        if (q->waiting == r)
+            q->waiting = r->next;
+        q->n_running -= r->running;
+        q->n_left--;
+        r->running = false;
+    }
+    list_remove(q ? &q->left : &en->unassigned, r);
     list_append(&en->finished, r);
 }
 
@@ -260,10 +335,11 @@ void engine_drop(struct engine *en, struct request *r)
         return;
     engine_stop(en, r, FINISH_STOP);
     list_remove(&en->finished, r);
-    for (int32_t i = 0; i < en->batch.n_spans; i++) /* from inside on_token: it may be one of this tick's */
-        if (en->span_of[i] == r)
-            en->span_of[i] = NULL;
-    kv_seq_close(en->pool, &r->kv);
+    struct queue *q = r->queue;
+    for (int32_t i = 0; q && i < q->batch.n_spans; i++) /* it may be one of a tick's that is not over yet */
+        if (q->span_of[i] == r)
+            q->span_of[i] = NULL;
+    kv_seq_close(q ? q->pool : en->queues[0].pool, &r->kv);
     xfree(r->eos);
     xfree(r->tokens);
     xfree(r);
@@ -288,27 +364,27 @@ void engine_stats(const struct engine *en, struct engine_stats *ret)
 
 /* --- the scheduler --- */
 
-static void admit(struct engine *en)
+static void admit(struct queue *q)
 {
-    en->newest = en->waiting;
-    en->waiting = en->waiting->next;
-    en->newest->running = true;
-    en->n_running++;
+    q->newest = q->waiting;
+    q->waiting = q->waiting->next;
+    q->newest->running = true;
+    q->n_running++;
 }
 
 /* Takes the newest running request's pages; it waits again, before all others. */
-static void preempt(struct engine *en)
+static void preempt(struct queue *q)
 {
-    struct request *r = en->newest;
+    struct request *r = q->newest;
     assert(r && !r->want); /* nobody loses pages that this tick uses */
-    kv_seq_release(en->pool, &r->kv);
+    kv_seq_release(q->pool, &r->kv);
     r->computed = 0;
     r->running = false;
     r->n_preempted++;
-    en->stats.preemptions++;
-    en->waiting = r;
-    en->newest = r->prev;
-    en->n_running--;
+    q->en->stats.preemptions++;
+    q->waiting = r;
+    q->newest = r->prev;
+    q->n_running--;
 }
 
 static int32_t lacking(const struct request *r)
@@ -322,84 +398,85 @@ static bool is_decode(const struct request *r)
 }
 
 /* Adds the next n tokens of r to the tick. Its pages are there. */
-static void schedule(struct engine *en, struct request *r, int32_t n)
+static void schedule(struct queue *q, struct request *r, int32_t n)
 {
-    struct batch *b = &en->batch;
+    struct batch *b = &q->batch;
     int32_t first = b->n_tokens, end = r->computed + n;
-    assert(n > 0 && n <= lacking(r) && first + n <= en->backend.max_tokens &&
-           b->n_spans < en->backend.max_spans);
-    memcpy(en->token + first, r->tokens + r->computed, sizeof(int32_t) * (size_t)n);
+    assert(n > 0 && n <= lacking(r) && first + n <= q->en->backend.max_tokens &&
+           b->n_spans < q->en->backend.max_spans);
+    memcpy(q->token + first, r->tokens + r->computed, sizeof(int32_t) * (size_t)n);
     for (int32_t i = 0; i < n; i++)
-        en->pos[first + i] = r->computed + i;
-    en->spans[b->n_spans] =
-        (struct span){first, n, r->computed, kv_pages(end, en->backend.page_tokens), r->kv.pages};
-    en->span_of[b->n_spans++] = r;
+        q->pos[first + i] = r->computed + i;
+    q->spans[b->n_spans] =
+        (struct span){first, n, r->computed, kv_pages(end, q->en->backend.page_tokens), r->kv.pages};
+    q->span_of[b->n_spans++] = r;
     b->n_tokens += n;
+    q->span_out[b->n_spans - 1] = n == lacking(r) ? b->n_out : -1;
     if (n == lacking(r))
-        en->out_row[b->n_out++] = b->n_tokens - 1;
+        q->out_row[b->n_out++] = b->n_tokens - 1;
     r->want = n;
 }
 
-static void schedule_decodes(struct engine *en)
+static void schedule_decodes(struct queue *q)
 {
     struct request *next;
-    for (struct request *r = en->left.first; r && r->running; r = next) {
-        while (r->running && is_decode(r) && !kv_seq_reserve(en->pool, &r->kv, n_tokens(r)))
-            preempt(en);
+    for (struct request *r = q->left.first; r && r->running; r = next) {
+        while (r->running && is_decode(r) && !kv_seq_reserve(q->pool, &r->kv, n_tokens(r)))
+            preempt(q);
         next = r->next;
         if (r->running && is_decode(r))
-            schedule(en, r, 1);
+            schedule(q, r, 1);
     }
 }
 
 /* How many of the next n tokens of r there are pages for, after taking these. As long as anybody gets on in
  * this tick, a page stays free for each running request's next token: who took that one would soon be
  * preempted for it. */
-static int32_t find_pages(struct engine *en, struct request *r, int32_t n)
+static int32_t find_pages(struct queue *q, struct request *r, int32_t n)
 {
-    int64_t spare = kv_pool_n_free(en->pool) - (en->batch.n_tokens ? en->n_running : 0);
-    int64_t room = (spare + r->kv.n) * en->backend.page_tokens - r->computed;
-    if (!r->running && en->n_running && room < n)
+    int64_t spare = kv_pool_n_free(q->pool) - (q->batch.n_tokens ? q->n_running : 0);
+    int64_t room = (spare + r->kv.n) * q->en->backend.page_tokens - r->computed;
+    if (!r->running && q->n_running && room < n)
         return 0; /* who comes in gets a whole chunk done */
     n = (int32_t)MIN((int64_t)n, room);
-    return n > 0 && kv_seq_reserve(en->pool, &r->kv, r->computed + n) ? n : 0;
+    return n > 0 && kv_seq_reserve(q->pool, &r->kv, r->computed + n) ? n : 0;
 }
 
-static void schedule_prompts(struct engine *en)
+static void schedule_prompts(struct queue *q)
 {
-    struct batch *b = &en->batch;
-    for (struct request *r = en->left.first; r; r = r->next) {
-        int32_t rows = en->backend.max_tokens - b->n_tokens;
+    struct batch *b = &q->batch;
+    for (struct request *r = q->left.first; r; r = r->next) {
+        int32_t rows = q->en->backend.max_tokens - b->n_tokens;
         if (r->want)
             continue;
-        if (!rows || b->n_spans == en->backend.max_spans || b->n_out == en->backend.max_out ||
-            (!r->running && en->n_running == en->opt.max_batch))
+        if (!rows || b->n_spans == q->en->backend.max_spans || b->n_out == q->en->backend.max_out ||
+            (!r->running && q->n_running == q->en->opt.max_batch))
             return;
-        int32_t n, most = MIN(MIN(en->opt.prefill_chunk, rows), lacking(r));
-        while (!(n = find_pages(en, r, most)) && !b->n_tokens && r != en->newest && en->newest)
-            preempt(en); /* nobody else would get on either */
+        int32_t n, most = MIN(MIN(q->en->opt.prefill_chunk, rows), lacking(r));
+        while (!(n = find_pages(q, r, most)) && !b->n_tokens && r != q->newest && q->newest)
+            preempt(q); /* nobody else would get on either */
         if (!n)
             return;
         if (!r->running)
-            admit(en);
-        if (!r->n_output || !en->opt.recompute)
-            en->has_prefill = true;
-        schedule(en, r, n);
+            admit(q);
+        if (!r->n_output || !q->en->opt.recompute)
+            q->has_prefill = true;
+        schedule(q, r, n);
     }
 }
 
-static void make_batch(struct engine *en)
+static void make_batch(struct queue *q)
 {
-    en->batch.n_tokens = en->batch.n_out = en->batch.n_spans = 0;
-    en->has_prefill = false;
-    uint64_t before = en->stats.preemptions;
-    schedule_decodes(en);
+    q->batch.n_tokens = q->batch.n_out = q->batch.n_spans = 0;
+    q->has_prefill = false;
+    uint64_t before = q->en->stats.preemptions;
+    schedule_decodes(q);
     /* With pages this short, nobody who waits is let in. */
-    if (en->stats.preemptions == before || !en->batch.n_tokens)
-        schedule_prompts(en);
-    int32_t used = en->backend.n_pages - kv_pool_n_free(en->pool);
-    en->stats.pages_used_max = MAX(en->stats.pages_used_max, used);
-    assert(en->batch.n_tokens > 0); /* every request fits alone, so somebody gets on */
+    if (q->en->stats.preemptions == before || !q->batch.n_tokens)
+        schedule_prompts(q);
+    int32_t used = q->en->n_pages - kv_pool_n_free(q->pool);
+    q->en->stats.pages_used_max = MAX(q->en->stats.pages_used_max, used);
+    assert(q->batch.n_tokens > 0); /* every request fits alone, so somebody gets on */
 }
 
 /* --- a tick --- */
@@ -417,13 +494,16 @@ static int32_t draw(struct engine *en, const struct request *r, const float *log
     return sampler_draw(en->sampler, &p->sampling, &in);
 }
 
-/* Notes what the tick computed and draws the next tokens. */
-static void digest(struct engine *en, const float *logits)
+/* Notes what the tick computed and draws the next tokens. Requests that were stopped while it ran are passed
+ * over. */
+static void digest(struct queue *q, const float *logits)
 {
-    int32_t out = 0;
-    for (int32_t i = 0; i < en->batch.n_spans; i++) {
-        struct request *r = en->span_of[i];
-        bool complete = r->want == lacking(r);
+    struct engine *en = q->en;
+    for (int32_t i = 0; i < q->batch.n_spans; i++) {
+        struct request *r = q->span_of[i];
+        if (!r || r->finish)
+            continue;
+        bool complete = q->span_out[i] >= 0;
         if (!r->n_output || (!en->opt.recompute && !is_decode(r)))
             en->stats.prefill_tokens += (uint64_t)r->want;
         else
@@ -431,7 +511,7 @@ static void digest(struct engine *en, const float *logits)
                 complete; /* in recompute mode the tokens computed again are not counted */
         r->computed += r->want;
         r->want = 0;
-        r->drawn = complete ? draw(en, r, logits + (size_t)out++ * (size_t)en->backend.n_vocab) : -1;
+        r->drawn = complete ? draw(en, r, logits + (size_t)q->span_out[i] * (size_t)en->backend.n_vocab) : -1;
         if (complete && r->drawn < 0)
             engine_stop(en, r, FINISH_ERROR);
         if (complete && en->opt.recompute)
@@ -448,10 +528,11 @@ static bool ends(const struct request *r, int32_t token)
 }
 
 /* Callbacks may stop and drop requests, also those whose turn is still to come. */
-static void deliver(struct engine *en, double now)
+static void deliver(struct queue *q, double now)
 {
-    for (int32_t i = 0; i < en->batch.n_spans; i++) {
-        struct request *r = en->span_of[i];
+    struct engine *en = q->en;
+    for (int32_t i = 0; i < q->batch.n_spans; i++) {
+        struct request *r = q->span_of[i];
         if (!r || r->finish || r->drawn < 0)
             continue;
         int32_t token = r->drawn;
@@ -468,14 +549,44 @@ static void deliver(struct engine *en, double now)
         if (r->on_token)
             r->on_token(r->ctx, r, token);
     }
-    en->batch.n_spans = 0;
+    q->batch.n_spans = 0;
 }
 
-static int give_up(struct engine *en)
+static int give_up(struct engine *en, struct err *e)
 {
-    while (en->left.first)
-        engine_stop(en, en->left.first, FINISH_ERROR);
-    return en->broken.code;
+    while (en->unassigned.first)
+        engine_stop(en, en->unassigned.first, FINISH_ERROR);
+    for (int i = 0; i < en->n_queues; i++)
+        while (en->queues[i].left.first)
+            engine_stop(en, en->queues[i].left.first, FINISH_ERROR);
+    return err_set(e, en->broken.code, "%s", en->broken.msg);
+}
+
+static int post(struct engine *en, struct queue *q)
+{
+    alloc_guard_begin();
+    make_batch(q);
+    alloc_guard_end();
+    q->in_flight = true;
+    en->flight[en->n_posted++ % (uint64_t)en->n_queues] = (int32_t)(q - en->queues);
+    return !en->backend.post ? 0 : en->backend.post(en->backend.ctx, q->lane, &q->batch, &en->broken);
+}
+
+/* Every queue that has work and no tick in flight gets one; lanes whose first stage is elsewhere first, since
+ * posting to them only sends. */
+static int post_all(struct engine *en)
+{
+    for (int here = 0; here < 2; here++)
+        for (int i = 0; i < en->n_queues; i++) {
+            struct queue *q = &en->queues[i];
+            if (q->in_flight || (q->lane == 0) != here)
+                continue;
+            while (en->unassigned.first && q->n_left < en->opt.max_batch)
+                assign(en, q);
+            if (q->n_left && post(en, q))
+                return en->broken.code;
+        }
+    return 0;
 }
 
 int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
@@ -483,26 +594,27 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     const float *logits = NULL;
     if (en->broken.code)
         return err_set(e, en->broken.code, "%s", en->broken.msg);
-    if (!en->n_left) {
+    if (!en->n_left && en->n_posted == en->n_waited) {
         *ret_left = 0;
         return 0;
     }
-    double before = clock_s();
+    /* with ticks in flight, the time since the last step belongs to them as well */
+    double before = en->n_posted == en->n_waited ? clock_s() : en->stepped_s;
+    if (post_all(en))
+        return give_up(en, e);
+    struct queue *q = &en->queues[en->flight[en->n_waited++ % (uint64_t)en->n_queues]];
+    int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
+                               : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);
+    q->in_flight = false;
+    if (rc)
+        return give_up(en, e);
     alloc_guard_begin();
-    make_batch(en);
+    digest(q, logits);
     alloc_guard_end();
-    if (en->backend.tick(en->backend.ctx, &en->batch, &logits, &en->broken)) {
-        if (e)
-            *e = en->broken;
-        return give_up(en);
-    }
-    alloc_guard_begin();
-    digest(en, logits);
-    alloc_guard_end();
-    double now = clock_s();
+    double now = en->stepped_s = clock_s();
     en->stats.ticks++;
-    *(en->has_prefill ? &en->stats.prefill_s : &en->stats.decode_s) += now - before;
-    deliver(en, now);
+    *(q->has_prefill ? &en->stats.prefill_s : &en->stats.decode_s) += now - before;
+    deliver(q, now);
     *ret_left = en->n_left;
     return 0;
 }

@@ -9,6 +9,11 @@
 struct backend {
     int (*tick)(void *ctx, const struct batch *b, const float **ret_logits, struct err *e); /* as team_tick */
     void *ctx;
+    /* Or, in place of tick, ticks that overlap: up to `depth` posted in each of `lanes`, waited for in order
+     * (as team_post and team_wait). Each lane has pages 0 .. n_pages - 1 of its own. */
+    int (*post)(void *ctx, int lane, const struct batch *b, struct err *e);
+    int (*wait)(void *ctx, int lane, const float **ret_logits, struct err *e);
+    int lanes, depth;
     int32_t n_vocab;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans;

@@ -12,8 +12,36 @@
 struct source {
     const struct tensor *tensor;
     int64_t row0; /* of the matrix, in the tensor seen as rows */
-    int64_t rows; /* of one expert's matrix, if it is stacked; 0 if the tensor is the matrix */
+    int64_t rows; /* of one expert's (or head's) matrix, if it is stacked; 0 if the tensor is the matrix */
+    bool turned;  /* the tensor holds the matrix's columns as rows */
+    bool of_kv_b; /* one head's part of kv_b_proj */
 };
+
+/* DeepSeek's kv_b_proj [heads x (nope + v), kv_lora] holds what latent attention absorbs: of each head first
+ * the rows that make keys, wanted turned, then those that make values. */
+static struct source source_in_kv_b(const struct checkpoint *c, const char *name, const char *star,
+                                    int32_t head)
+{
+    struct source s = {0};
+    int n = (int)(star - name); /* "... .self_attn.k_b_proj." */
+    char *whole = xasprintf("%.*skv_b_proj%s", n - (int)strlen("k_b_proj."), name, star + 1);
+    s.tensor = checkpoint_find(c, whole);
+    xfree(whole);
+    const json_t *config = checkpoint_config(c);
+    int64_t heads = json_integer_value(json_object_get(config, "num_attention_heads"));
+    int64_t nope = json_integer_value(json_object_get(config, "qk_nope_head_dim"));
+    if (!s.tensor || s.tensor->n_dims != 2 || heads < 1 || s.tensor->dim[0] % heads || nope < 1 ||
+        nope >= s.tensor->dim[0] / heads) {
+        s.tensor = NULL;
+        return s;
+    }
+    int64_t each = s.tensor->dim[0] / heads;
+    s.of_kv_b = true;
+    s.turned = star[-(int)strlen("k_b_proj.")] == 'k';
+    s.rows = s.turned ? nope : each - nope;
+    s.row0 = head * each + (s.turned ? 0 : nope);
+    return s;
+}
 
 static struct source source_of(const struct checkpoint *c, const char *name, int32_t expert)
 {
@@ -38,6 +66,8 @@ static struct source source_of(const struct checkpoint *c, const char *name, int
             s.row0 = expert * s.rows;
         }
     }
+    if (!s.tensor && (strstr(name, "k_b_proj.*") || strstr(name, "v_b_proj.*")))
+        s = source_in_kv_b(c, name, star, expert);
     size_t n = strlen(bare);
     bool gate = n > 9 && !strcmp(bare + n - 9, "gate_proj"), up = n > 7 && !strcmp(bare + n - 7, "up_proj");
     if (!s.tensor && (gate || up)) {
@@ -62,9 +92,30 @@ static enum dtype dtype_of(const struct weight_source *s, const char *name)
     return t ? t->dtype : DT_NONE;
 }
 
+static void scale_block(const struct weight_source *s, int32_t *ret_rows, int32_t *ret_cols)
+{
+    const struct checkpoint_source *c = (const struct checkpoint_source *)s;
+    const json_t *q = json_object_get(checkpoint_config(c->checkpoint), "quantization_config");
+    const json_t *block = json_object_get(q, "weight_block_size");
+    json_int_t rows = json_integer_value(json_array_get(block, 0)),
+               cols = json_integer_value(json_array_get(block, 1));
+    *ret_rows = rows > 0 && rows < INT32_MAX ? (int32_t)rows : 128; /* DeepSeek's */
+    *ret_cols = cols > 0 && cols < INT32_MAX ? (int32_t)cols : 128;
+}
+
+/* The scales of a float8 tensor: X.weight_scale_inv beside X.weight. NULL: none. */
+static const struct tensor *scales_of(const struct checkpoint *c, const struct tensor *t)
+{
+    char *name = xasprintf("%s_scale_inv", t->name);
+    const struct tensor *s = checkpoint_find(c, name);
+    xfree(name);
+    return s;
+}
+
 void checkpoint_source_init(struct checkpoint_source *s, const struct checkpoint *c)
 {
     s->base.dtype_of = dtype_of;
+    s->base.scale_block = scale_block;
     s->checkpoint = c;
 }
 
@@ -91,6 +142,9 @@ static bool fits(const struct plan_weight *w, const struct source *x)
     const struct tensor *t = x->tensor;
     if (!w->matrix)
         return value_count(t) == w->all_cols && t->n_dims <= 2;
+    if (x->of_kv_b)
+        return x->rows == (x->turned ? w->all_cols : w->all_rows) &&
+               t->dim[1] == (x->turned ? w->all_rows : w->all_cols);
     if (x->rows)
         return x->rows == w->all_rows && t->dim[2] == w->all_cols;
     if (t->n_dims == 1) /* a matrix of one row may be stored as a vector (GGUF) */
@@ -107,17 +161,25 @@ static void show_shape(const struct tensor *t, struct buf *out)
 }
 
 /* One weight (of one expert, if stacked): is it there, and does it fit? */
-static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert,
+static void check_one(const struct checkpoint *c, const struct plan_weight *w, int32_t expert, bool *used,
                       struct buf *missing, struct buf *bad)
 {
     struct source x = source_of(c, w->name, expert);
     const struct tensor *t = x.tensor;
-    if (!t) { /* the first expert's presence was the plan's to check */
-        const char *star = strchr(w->name, '*');
-        buf_addf(missing, "%s%.*s%d%s", missing->len ? ", " : "", (int)(star - w->name), w->name, expert,
-                 star + 1);
+    if (!t) {
+        const char *star = strchr(w->name, '*'), *comma = missing->len ? ", " : "";
+        if (star)
+            buf_addf(missing, "%s%.*s%d%s", comma, (int)(star - w->name), w->name, expert, star + 1);
+        else
+            buf_addf(missing, "%s%s", comma, w->name);
         return;
     }
+    used[t - checkpoint_tensor(c, 0)] = true;
+    const struct tensor *scales = t->dtype == DT_F8_E4M3 ? scales_of(c, t) : NULL;
+    if (scales)
+        used[scales - checkpoint_tensor(c, 0)] = true;
+    else if (t->dtype == DT_F8_E4M3)
+        buf_addf(missing, "%s%s_scale_inv", missing->len ? ", " : "", t->name);
     if (fits(w, &x))
         return;
     buf_addf(bad, "%s%s is ", bad->len ? "; " : "", t->name);
@@ -129,45 +191,58 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
         buf_addf(bad, ", but config.json makes it [%lld]", (long long)w->all_cols);
 }
 
-int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sink *warn, struct err *e)
+/* What the graph expects of one weight: name and shape. */
+static struct plan_weight expected(const struct graph *g, val w)
 {
-    struct buf bad = BUF_INIT, extra = BUF_INIT, missing = BUF_INIT;
-    int n_extra = 0;
-    bool *used;
-    XNEW_N(used, checkpoint_n_tensors(c));
-    for (int i = 0; i < p->n_weights; i++) {
-        const struct plan_weight *w = &p->weights[i];
-        int32_t n = w->stacked ? p->graph->axis_n[AX_EXPERT] : 1;
-        for (int32_t k = 0; k < n; k++)
-            check_one(c, w, k, &missing, &bad);
+    const struct value *v = graph_value(g, w);
+    int n_in = weight_inputs(g, w);
+    struct plan_weight pw = {
+        .name = v->name, .matrix = n_in > 0, .all_rows = 1, .all_cols = value_width(g, v)};
+    pw.stacked = strchr(v->name, '*') != NULL;
+    if (pw.matrix) {
+        pw.all_cols = 1;
+        for (int d = pw.stacked; d < v->n_dims; d++)
+            *(d < v->n_dims - n_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
     }
-    for (int i = 0; i < p->graph->n_values; i++) { /* other stages' weights are used too */
-        const struct value *v = &p->graph->values[i];
-        if (v->kind != VAL_WEIGHT)
-            continue;
-        int32_t n = strchr(v->name, '*') ? p->graph->axis_n[AX_EXPERT] : 1;
-        for (int32_t k = 0; k < n; k++) {
-            const struct tensor *t = source_of(c, v->name, k).tensor;
-            if (t)
-                used[t - checkpoint_tensor(c, 0)] = true;
-        }
-    }
+    return pw;
+}
+
+static void name_unused(const struct checkpoint *c, const bool *used, struct warn_sink *warn)
+{
+    struct buf extra = BUF_INIT;
+    int n = 0;
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
         if (!used[i] && !harmless(c, name))
-            buf_addf(&extra, "%s%s", n_extra++ ? ", " : "", name);
+            buf_addf(&extra, "%s%s", n++ ? ", " : "", name);
     }
-    if (n_extra)
-        warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n_extra,
-                n_extra > 1 ? "s are" : " is", extra.s);
-    int rc = 0;
-    if (missing.len)
-        rc = err_set(e, ERR_FORMAT, "%s: tensors are missing: %s", checkpoint_path(c), missing.s);
-    else if (bad.len)
-        rc = err_set(e, ERR_FORMAT, "%s: tensors have another shape than expected: %s", checkpoint_path(c),
-                     bad.s);
-    buf_release(&bad);
+    if (n)
+        warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n,
+                n > 1 ? "s are" : " is", extra.s);
     buf_release(&extra);
+}
+
+int load_check(const struct checkpoint *c, const struct graph *g, struct warn_sink *warn, struct err *e)
+{
+    struct buf bad = BUF_INIT, missing = BUF_INIT;
+    bool *used;
+    XNEW_N(used, checkpoint_n_tensors(c));
+    for (int i = 0; i < g->n_values; i++) {
+        if (g->values[i].kind != VAL_WEIGHT)
+            continue;
+        struct plan_weight w = expected(g, (val){i});
+        int32_t n = w.stacked ? g->axis_n[g->values[i].dim[0]] : 1;
+        for (int32_t k = 0; k < n; k++)
+            check_one(c, &w, k, used, &missing, &bad);
+    }
+    name_unused(c, used, warn);
+    int rc = 0;
+    if (missing.len || bad.len)
+        rc = err_set(e, ERR_FORMAT, "%s: %s%s%s%s%s", checkpoint_path(c),
+                     missing.len ? "tensors are missing: " : "", missing.len ? missing.s : "",
+                     missing.len && bad.len ? "; " : "",
+                     bad.len ? "tensors have another shape than expected: " : "", bad.len ? bad.s : "");
+    buf_release(&bad);
     buf_release(&missing);
     xfree(used);
     return rc;
@@ -217,7 +292,8 @@ static void list_pieces(struct loader *lo)
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
         lo->total += bytes * (size_t)rows * (size_t)range_n(w->stack);
-        if (w->matrix && bytes)
+        bool whole = w->stacked && strstr(w->name, "_b_proj.*"); /* load_part */
+        if (w->matrix && bytes && !whole)
             step = (int32_t)MIN((size_t)rows, ROUND_UP(MAX(PIECE_BYTES / bytes, (size_t)1), WMAT_PANEL));
         for (int32_t k = 0; k < range_n(w->stack); k++)
             for (int32_t at = 0; at < rows; at += step) {
@@ -227,10 +303,113 @@ static void list_pieces(struct loader *lo)
     }
 }
 
+/* Float8 rows [row0, row0 + n) of columns [c0, c1) of a tensor, and the scales of their blocks. blocks: where
+ * row0 and c0 lie in theirs. */
+static int read_scales(const struct checkpoint *c, const struct tensor *t, const struct scale_blocks *b,
+                       int64_t row0, int64_t n, int64_t c0, int64_t c1, struct buf *scales,
+                       size_t *ret_stride, struct err *e)
+{
+    const struct tensor *s = scales_of(c, t);
+    int64_t r0 = row0 / b->scale_rows, r1 = (row0 + n + b->scale_rows - 1) / b->scale_rows,
+            k0 = c0 / b->scale_cols, k1 = (c1 + b->scale_cols - 1) / b->scale_cols;
+    if (!s || s->n_dims != 2 || s->dtype != DT_F32 || r1 > s->dim[0] || k1 > s->dim[1])
+        return err_set(e, ERR_FORMAT,
+                       "%s: its scales (%s_scale_inv) should be f32, one for each block of %d x %d", t->name,
+                       t->name, b->scale_rows, b->scale_cols);
+    *ret_stride = sizeof(float) * (size_t)(k1 - k0);
+    buf_clear(scales);
+    buf_reserve(scales, *ret_stride * (size_t)(r1 - r0));
+    return checkpoint_read(c, s, r0, r1, k0, k1, scales->s, e);
+}
+
+/* Float8 codes in `bytes` to floats in `plain`, scales applied. */
+static int expand_f8(const struct loader *lo, const struct plan_weight *w, const struct tensor *t,
+                     int64_t row0, int32_t n, int64_t c0, int64_t c1, const struct buf *bytes,
+                     struct buf *plain, struct err *e)
+{
+    struct buf scales = BUF_INIT;
+    struct scale_blocks b =
+        scale_blocks_at(w->blocks.scale_rows, w->blocks.scale_cols, (int32_t)row0, (int32_t)c0);
+    size_t stride;
+    int rc = read_scales(lo->c, t, &b, row0, n, c0, c1, &scales, &stride, e);
+    buf_clear(plain);
+    buf_reserve(plain, sizeof(float) * (size_t)n * (size_t)(c1 - c0));
+    if (!rc)
+        f8_rows_to_f32(bytes->s, (size_t)(c1 - c0), n, (int32_t)(c1 - c0), &b, scales.s, stride,
+                       (float *)(void *)plain->s);
+    buf_release(&scales);
+    return rc;
+}
+
+/* A head's part of kv_b_proj, whole: as floats unless its own 16 bits will do, and turned if need be. */
+static int load_part(struct loader *lo, const struct piece *x, const struct source *src, struct buf *bytes,
+                     struct err *e)
+{
+    const struct plan_weight *w = &lo->p->weights[x->weight];
+    struct wmat *m = &lo->w->mat[x->weight][x->member];
+    const struct tensor *t = src->tensor;
+    int64_t cols = t->dim[t->n_dims - 1], rows = src->rows;
+    size_t stride = dtype_bytes(w->src, (size_t)cols),
+           size = w->dtype == w->src ? dtype_bytes(w->src, 1) : sizeof(float);
+    buf_clear(bytes);
+    buf_reserve(bytes, stride * (size_t)rows);
+    int rc = checkpoint_read(lo->c, t, src->row0, src->row0 + rows, 0, cols, bytes->s, e);
+    if (rc)
+        return rc;
+    struct buf plain = BUF_INIT, turned = BUF_INIT;
+    const char *at = bytes->s;
+    if (w->dtype != w->src) {
+        buf_reserve(&plain, sizeof(float) * (size_t)(rows * cols));
+        if (w->src == DT_F8_E4M3)
+            rc = expand_f8(lo, w, t, src->row0, (int32_t)rows, 0, cols, bytes, &plain, e);
+        for (int64_t i = 0; i < rows && w->src != DT_F8_E4M3; i++)
+            dequant_row(w->src, bytes->s + (size_t)i * stride, cols, (float *)(void *)plain.s + i * cols);
+        at = plain.s;
+    }
+    if (src->turned) {
+        buf_reserve(&turned, size * (size_t)(rows * cols));
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = 0; k < cols; k++)
+                memcpy(turned.s + (size_t)(k * rows + i) * size, at + (size_t)(i * cols + k) * size, size);
+        at = turned.s;
+    }
+    if (!rc)
+        wmat_pack(m, 0, m->rows, w->dtype, at, size * (size_t)m->cols);
+    buf_release(&plain);
+    buf_release(&turned);
+    atomic_fetch_add(&lo->done, stride * (size_t)rows);
+    return rc;
+}
+
+/* Rows of float8: packed with their scales, or quantised from their values. */
+static int pack_f8(struct loader *lo, const struct piece *x, const struct source *src,
+                   const struct buf *bytes, struct err *e)
+{
+    const struct plan_weight *w = &lo->p->weights[x->weight];
+    struct wmat *m = &lo->w->mat[x->weight][x->member];
+    int64_t row0 = w->row.begin + x->row0, c0 = w->col.begin, c1 = w->col.end;
+    struct buf b = BUF_INIT;
+    size_t stride;
+    int rc;
+    if (w->dtype == DT_F8_E4M3) {
+        rc = read_scales(lo->c, src->tensor, &w->blocks, row0, x->n_rows, c0, c1, &b, &stride, e);
+        if (!rc)
+            wmat_pack_f8(m, x->row0, x->n_rows, bytes->s, (size_t)(c1 - c0), b.s, stride);
+    } else {
+        rc = expand_f8(lo, w, src->tensor, row0, x->n_rows, c0, c1, bytes, &b, e);
+        if (!rc)
+            wmat_pack(m, x->row0, x->n_rows, DT_F32, b.s, sizeof(float) * (size_t)(c1 - c0));
+    }
+    buf_release(&b);
+    return rc;
+}
+
 static int load_piece(struct loader *lo, const struct piece *x, struct buf *bytes, struct err *e)
 {
     const struct plan_weight *w = &lo->p->weights[x->weight];
     struct source src = source_of(lo->c, w->name, w->stack.begin + x->member);
+    if (src.of_kv_b || (w->dtype == DT_F32 && w->src != DT_F32 && w->matrix))
+        return load_part(lo, x, &src, bytes, e);
     size_t stride = row_bytes(w), n = stride * (size_t)x->n_rows;
     int64_t c0, c1;
     stored_columns(w, &c0, &c1);
@@ -240,12 +419,14 @@ static int load_piece(struct loader *lo, const struct piece *x, struct buf *byte
     int rc = checkpoint_read(lo->c, src.tensor, row0, row0 + x->n_rows, c0, c1, bytes->s, e);
     if (rc)
         return rc;
-    if (w->matrix)
+    if (w->src == DT_F8_E4M3 && w->matrix)
+        rc = pack_f8(lo, x, &src, bytes, e);
+    else if (w->matrix)
         wmat_pack(&lo->w->mat[x->weight][x->member], x->row0, x->n_rows, w->src, bytes->s, stride);
     else
         dequant_row(w->src, bytes->s, c1 - c0, lo->w->vec[x->weight]);
     atomic_fetch_add(&lo->done, n);
-    return 0;
+    return rc;
 }
 
 static void load_some(void *ctx, int ith, int nth)

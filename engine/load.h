@@ -16,9 +16,9 @@ struct checkpoint_source {
 };
 void checkpoint_source_init(struct checkpoint_source *s, const struct checkpoint *c);
 
-/* Compares what the plan needs with what is there: misshapen tensors are an error that names them all;
- * tensors that nothing uses are one warning. (Missing ones were plan_make's error.) */
-int load_check(const struct checkpoint *c, const struct plan *p, struct warn_sink *warn, struct err *e);
+/* Compares what the graph computes with and what is there: missing and misshapen tensors are one error that
+ * names them all; tensors that nothing uses are one warning. */
+int load_check(const struct checkpoint *c, const struct graph *g, struct warn_sink *warn, struct err *e);
 
 /* done, total: bytes read so far and in all, by this rank. Called from the loading thread only. */
 typedef void load_progress_fn(void *ctx, uint64_t done, uint64_t total);

@@ -37,6 +37,7 @@ struct team {
     struct weights *weights;
     struct run *run;
     double load_s;
+    int local_ranks; /* that share this host's cores */
     /* the tick's batch on its way between ranks */
     int32_t *message;
     size_t cap;
@@ -148,8 +149,8 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
                               .max_tokens = t->opt.max_tokens,
                               .max_out = t->opt.max_out,
                               .page_tokens = t->opt.page_tokens};
-    int rc = plan_make(t->g, &po, &t->plan, e);
-    return rc ? rc : load_check(t->c, t->plan, t->world->rank == 0 ? warn : NULL, e);
+    int rc = load_check(t->c, t->g, t->world->rank == 0 ? warn : NULL, e);
+    return rc ? rc : plan_make(t->g, &po, &t->plan, e);
 }
 
 /* Ranks on different hosts may have room for different numbers of pages; page numbers are shared, so the
@@ -334,6 +335,16 @@ static int pass_on(struct team *t, struct err *e)
 
 /* --- working ranks --- */
 
+/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
+ * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
+ */
+static int cores_of_a_rank(int ranks)
+{
+    if (!comm_mpi_launched())
+        return MAX(1, cpu_count() / ranks);
+    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
+}
+
 static int answer_report(struct team *t, struct rank_report *all, struct err *e)
 {
     struct rank_report mine = {.load_s = t->load_s, .comm = t->comm->stats};
@@ -396,7 +407,7 @@ int team_serve(struct team *t, struct err *e)
 
 static bool is_crowded(const struct team *t)
 {
-    return t->opt.threads * (comm_mpi_launched() ? 1 : team_ranks(&t->opt)) > cpu_count();
+    return t->opt.threads > cores_of_a_rank(t->local_ranks);
 }
 
 /* Finds this rank's place and makes the comms of its groups. Collective over the world. */
@@ -514,6 +525,7 @@ static int start_threads(struct team *t, struct comm **comms, struct err *e)
     XNEW_N(t->threads, (size_t)n);
     for (int i = 1; i < n; i++) {
         struct team *o = new_rank(t->c, t->g, &t->opt, comms[i]);
+        o->local_ranks = t->local_ranks;
         t->others[t->n_others] = o;
         int rc = pthread_create(&t->threads[t->n_others], NULL, rank_main, o);
         if (rc) {
@@ -565,11 +577,9 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
     struct team *t = new_rank(c, g, o, NULL);
     struct comm **comms;
     int n = team_ranks(&t->opt);
-    int local = comm_mpi_launched()
-                    ? 1
-                    : n; /* ranks that share this process's cores; the launcher binds the others' */
+    t->local_ranks = comm_mpi_launched() ? comm_mpi_local_size() : n;
     if (!t->opt.threads)
-        t->opt.threads = MAX(1, cpu_count() / local);
+        t->opt.threads = cores_of_a_rank(t->local_ranks);
     XNEW_N(comms, (size_t)n);
     int rc = open_world(t, comms, e);
     if (!rc && n > 1 && !comm_mpi_launched())

@@ -20,7 +20,7 @@ struct task {
 struct layer {
     struct run *r;
     const struct slot *q, *kv, *out;
-    int32_t dim, window;
+    int32_t window;
     float scale;
 };
 
@@ -34,20 +34,21 @@ static int32_t run_in_page(const struct run *r, int32_t pos, int32_t end)
 static const uint8_t *record(const struct layer *a, const struct task *t, int32_t pos, bool value)
 {
     const struct plan *p = a->r->plan;
+    const struct kv_form *f = &a->kv->kv;
     int32_t page = t->span->pages[pos / p->opt.page_tokens];
     size_t index = (size_t)t->kv_head * (size_t)p->opt.page_tokens + (size_t)(pos % p->opt.page_tokens);
-    return kv_page(a->r, a->kv, page) + (value ? a->kv->row_bytes / 2 : 0) + index * p->kv_record_bytes;
+    return kv_page(a->r, a->kv, page) + (value ? f->v_at + index * f->v_record : index * f->k_record);
 }
 
 static void one_block(const struct layer *a, const struct task *t, struct scratch *x, int32_t base, int32_t n)
 {
     const struct attention_kernels *k = &a->r->k.attention;
     enum kv_dtype type = a->r->plan->opt.kv;
-    size_t stride = a->r->plan->kv_record_bytes;
-    int32_t rows = t->n_tokens * t->n_heads, d = a->dim;
+    const struct kv_form *f = &a->kv->kv;
+    int32_t rows = t->n_tokens * t->n_heads, d = f->k_dim, v = f->v_dim;
     for (int32_t pos = base, len; pos < base + n; pos += len) {
         len = run_in_page(a->r, pos, base + n);
-        k->scores[type](x->q, (size_t)d, rows, record(a, t, pos, false), stride, len, d, a->scale,
+        k->scores[type](x->q, (size_t)d, rows, record(a, t, pos, false), f->k_record, len, d, a->scale,
                         x->s + (pos - base));
     }
     for (int32_t i = 0; i < rows; i++) {
@@ -61,22 +62,22 @@ static void one_block(const struct layer *a, const struct task *t, struct scratc
             x->l1[i] = 0; /* sees nothing of this block */
         }
     }
-    memset(x->part, 0, sizeof(float) * (size_t)rows * (size_t)d);
+    memset(x->part, 0, sizeof(float) * (size_t)rows * (size_t)v);
     for (int32_t pos = base, len; pos < base + n; pos += len) {
         len = run_in_page(a->r, pos, base + n);
-        k->values[type](x->s + (pos - base), rows, record(a, t, pos, true), stride, len, d, x->part,
-                        (size_t)d);
+        k->values[type](x->s + (pos - base), rows, record(a, t, pos, true), f->v_record, len, v, x->part,
+                        (size_t)v);
     }
     for (int32_t i = 0; i < rows; i++)
         if (x->l1[i] != 0)
-            k->join(&x->m[i], &x->l[i], x->o + (size_t)i * (size_t)d, x->m1[i], x->l1[i],
-                    x->part + (size_t)i * (size_t)d, d);
+            k->join(&x->m[i], &x->l[i], x->o + (size_t)i * (size_t)v, x->m1[i], x->l1[i],
+                    x->part + (size_t)i * (size_t)v, v);
 }
 
 static void do_task(const struct layer *a, const struct task *t, struct scratch *x)
 {
     const struct attention_kernels *k = &a->r->k.attention;
-    int32_t d = a->dim, rows = t->n_tokens * t->n_heads;
+    int32_t d = a->kv->kv.k_dim, v = a->kv->kv.v_dim, rows = t->n_tokens * t->n_heads;
     int32_t first = t->span->pos0 + t->token, last = first + t->n_tokens - 1;
     for (int32_t i = 0; i < rows; i++) {
         const float *row = slot_row(a->r, a->q, t->span->first + t->token + i / t->n_heads);
@@ -90,8 +91,8 @@ static void do_task(const struct layer *a, const struct task *t, struct scratch 
         one_block(a, t, x, base, MIN(ATTN_BLOCK, last + 1 - base));
     for (int32_t i = 0; i < rows; i++) {
         float *row = slot_row(a->r, a->out, t->span->first + t->token + i / t->n_heads);
-        k->finish(x->o + (size_t)i * (size_t)d, x->l[i], d,
-                  row + (size_t)(t->head + i % t->n_heads) * (size_t)d);
+        k->finish(x->o + (size_t)i * (size_t)v, x->l[i], v,
+                  row + (size_t)(t->head + i % t->n_heads) * (size_t)v);
     }
 }
 
@@ -101,10 +102,10 @@ static void heads_of(const struct layer *a, int32_t kv, int32_t *ret_head, int32
     const struct plan *p = a->r->plan;
     int32_t share = p->graph->axis_n[AX_HEAD] / p->graph->axis_n[AX_KV_HEAD];
     struct range q = {0, p->graph->axis_n[AX_HEAD]}, k = {0, p->graph->axis_n[AX_KV_HEAD]};
-    if (a->kv->layout.kind == LAY_SPLIT) {
+    if (a->q->layout.kind == LAY_SPLIT)
         q = plan_part(p, AX_HEAD, p->opt.rank, p->opt.tp);
+    if (a->kv->layout.kind == LAY_SPLIT)
         k = plan_part(p, AX_KV_HEAD, p->opt.rank, p->opt.tp);
-    }
     int32_t begin = MAX((k.begin + kv) * share, q.begin), end = MIN((k.begin + kv + 1) * share, q.end);
     *ret_head = begin - q.begin;
     *ret_n = MAX(end - begin, 0);
@@ -147,7 +148,6 @@ void step_attend(struct run *r, const struct step *s, int ith, int nth)
                       .q = slot_of(r, s->in[0]),
                       .kv = slot_of(r, s->in[1]),
                       .out = slot_of(r, s->out),
-                      .dim = r->plan->graph->axis_n[AX_HEAD_DIM],
                       .window = o->attend.window,
                       .scale = o->attend.scale};
     int64_t total = walk(&a, NULL, 0, 0);

@@ -53,7 +53,8 @@ static inline const struct wmat *slot_mat(const struct run *r, const struct slot
 {
     return r->weights->mat[s->weight];
 }
-/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each. */
+/* Layer after layer, each with its pages; a page is K then V, [kv heads][page_tokens] records each (plan.h:
+ * kv_form). */
 static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32_t page)
 {
     return r->kv + kv->offset * (size_t)r->opt.n_pages + kv->row_bytes * (size_t)page;

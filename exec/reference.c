@@ -70,8 +70,10 @@ static void ref_norm(const struct ref *x, const struct op *o, float *y)
 
 static void ref_rope(const struct ref *x, const struct op *o, float *y)
 {
-    const struct rope *r = &x->g->ropes[o->rope];
-    size_t d = (size_t)x->g->axis_n[AX_HEAD_DIM], w = width(x, o->out), half = (size_t)r->rot / 2;
+    const struct rope *r = &x->g->ropes[o->rope.id];
+    const struct value *out = graph_value(x->g, o->out);
+    size_t d = (size_t)x->g->axis_n[out->dim[out->n_dims - 1]], w = width(x, o->out),
+           half = (size_t)r->rot / 2;
     float *freq;
     XNEW_N(freq, half);
     rope_frequencies(r, freq);
@@ -79,7 +81,7 @@ static void ref_rope(const struct ref *x, const struct op *o, float *y)
     for (size_t t = 0; t < (size_t)x->n; t++)
         for (size_t h = 0; h < w / d; h++)
             for (size_t i = 0; i < half; i++) {
-                float *v = y + t * w + h * d;
+                float *v = y + t * w + h * d + (size_t)o->rope.offset;
                 float *a = v + (r->interleaved ? 2 * i : i), *b = v + (r->interleaved ? 2 * i + 1 : i + half);
                 double angle = (double)((float)t * freq[i]), s = sin(angle) * r->attention_factor,
                        c = cos(angle) * r->attention_factor, a0 = (double)*a, b0 = (double)*b;
@@ -89,12 +91,15 @@ static void ref_rope(const struct ref *x, const struct op *o, float *y)
     xfree(freq);
 }
 
+/* K is what was appended; V too, or for a latent K's first elements. */
 static void ref_attend(const struct ref *x, const struct op *o, float *y)
 {
     const struct graph *g = x->g;
-    size_t d = (size_t)g->axis_n[AX_HEAD_DIM], heads = (size_t)g->axis_n[AX_HEAD],
-           kv_heads = (size_t)g->axis_n[AX_KV_HEAD];
-    const float *q = input(x, o, 0), *k = input(x, o, 1), *v = k + (size_t)x->n * kv_heads * d;
+    bool latent = graph_value(g, o->in[1])->n_dims == 2;
+    size_t d = (size_t)g->axis_n[latent ? AX_LATENT : AX_HEAD_DIM],
+           dv = (size_t)g->axis_n[latent ? AX_KV_LORA : AX_HEAD_DIM];
+    size_t heads = (size_t)g->axis_n[AX_HEAD], kv_heads = latent ? 1 : (size_t)g->axis_n[AX_KV_HEAD];
+    const float *q = input(x, o, 0), *k = input(x, o, 1), *v = latent ? k : k + (size_t)x->n * kv_heads * d;
     double *p;
     XNEW_N(p, (size_t)x->n);
     for (size_t t = 0; t < (size_t)x->n; t++)
@@ -112,14 +117,52 @@ static void ref_attend(const struct ref *x, const struct op *o, float *y)
             }
             for (size_t j = from; j <= t; j++)
                 sum += p[j] = exp(p[j] - max);
-            for (size_t i = 0; i < d; i++) {
+            for (size_t i = 0; i < dv; i++) {
                 double out = 0;
                 for (size_t j = from; j <= t; j++)
                     out += p[j] * (double)v[(j * kv_heads + kvh) * d + i];
-                y[(t * heads + h) * d + i] = (float)(out / sum);
+                y[(t * heads + h) * dv + i] = (float)(out / sum);
             }
         }
     xfree(p);
+}
+
+static void ref_norm_part(const struct ref *x, const struct op *o, float *y)
+{
+    size_t w = width(x, o->out), m = width(x, o->in[1]);
+    const float *a = input(x, o, 0), *weight = x->weight(x->ctx, x->g, o->in[1]);
+    memcpy(y, a, w * (size_t)x->n * sizeof(float));
+    for (size_t t = 0; t < (size_t)x->n; t++) {
+        double ss = 0;
+        for (size_t k = 0; k < m; k++)
+            ss += (double)a[t * w + k] * (double)a[t * w + k];
+        double inv = 1 / sqrt(ss / (double)m + (double)o->eps);
+        for (size_t k = 0; k < m; k++)
+            y[t * w + k] = (float)((double)a[t * w + k] * inv * (double)weight[k]);
+    }
+}
+
+/* absorb and expand */
+static void ref_heads(const struct ref *x, const struct op *o, float *y)
+{
+    const struct graph *g = x->g;
+    const struct value *w = graph_value(g, o->in[1]), *in = graph_value(g, o->in[0]),
+                       *out = graph_value(g, o->out);
+    size_t heads = (size_t)g->axis_n[AX_HEAD], rows = (size_t)g->axis_n[w->dim[1]],
+           cols = (size_t)g->axis_n[w->dim[2]];
+    size_t n_in = (size_t)g->axis_n[in->dim[2]], n_out = (size_t)g->axis_n[out->dim[2]];
+    const float *weight = x->weight(x->ctx, g, o->in[1]);
+    for (size_t i = 0; i < (size_t)x->n * heads; i++) {
+        const float *a = input(x, o, 0) + i * n_in, *m = weight + i % heads * rows * cols;
+        for (size_t r = 0; r < rows; r++) {
+            double sum = 0;
+            for (size_t k = 0; k < cols; k++)
+                sum += (double)m[r * cols + k] * (double)a[k];
+            y[i * n_out + r] = (float)sum;
+        }
+        for (size_t k = rows; k < n_out; k++)
+            y[i * n_out + k] = a[cols + k - rows];
+    }
 }
 
 static double activate(int kind, double a)
@@ -269,13 +312,21 @@ static void step(struct ref *x, const struct op *o, const int32_t *token)
         break;
     case OP_KV_APPEND:
         memcpy(y, input(x, o, 0), n * sizeof(float));
-        memcpy(y + n, input(x, o, 1), n * sizeof(float));
+        if (op_inputs(o) == 2)
+            memcpy(y + n, input(x, o, 1), n * sizeof(float));
         break;
     case OP_ATTEND:
         ref_attend(x, o, y);
         break;
     case OP_GLU:
         ref_glu(x, o, y);
+        break;
+    case OP_NORM_PART:
+        ref_norm_part(x, o, y);
+        break;
+    case OP_ABSORB:
+    case OP_EXPAND:
+        ref_heads(x, o, y);
         break;
     case OP_ROUTE:
         ref_route(x, o, y);

@@ -56,8 +56,9 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     }
     XNEW_N(r->scratch, (size_t)o->threads);
     int32_t rows = g->axis_n[AX_KV_HEAD] ? MAX(ATTEND_ROWS, g->axis_n[AX_HEAD] / g->axis_n[AX_KV_HEAD]) : 0;
+    int32_t width = MAX(g->axis_n[AX_HEAD_DIM], g->axis_n[AX_LATENT]);
     for (int i = 0; i < o->threads; i++)
-        scratch_init(&r->scratch[i], rows, g->axis_n[AX_HEAD_DIM]);
+        scratch_init(&r->scratch[i], rows, width);
     if (o->profile && g->axis_n[AX_EXPERT])
         XNEW_N(r->expert_load, (size_t)g->axis_n[AX_EXPERT]);
     XNEW_N(r->fn, (size_t)p->n_steps);

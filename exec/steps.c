@@ -137,10 +137,26 @@ static void step_rope_table(struct run *r, const struct step *s, int ith, int nt
     }
 }
 
+/* Heads are contiguous; with an offset each is rotated on its own. */
+static void rotate(const struct run *r, const struct rope *rope, float *y, int32_t n_heads, int32_t head,
+                   int32_t offset, const float *cs)
+{
+    void (*f)(float *, int32_t, int32_t, int32_t, const float *, const float *) =
+        rope->interleaved ? r->k.rows.rope_pairs : r->k.rows.rope_half;
+    if (!offset) {
+        f(y, n_heads, head, rope->rot, cs, cs + rope->rot / 2);
+        return;
+    }
+    for (int32_t h = 0; h < n_heads; h++)
+        f(y + (size_t)h * (size_t)head + offset, 1, rope->rot, rope->rot, cs, cs + rope->rot / 2);
+}
+
 static void step_rope(struct run *r, const struct step *s, int ith, int nth)
 {
     const struct slot *in = slot_of(r, s->in[0]), *table = slot_of(r, s->in[2]), *out = slot_of(r, s->out);
-    const struct rope *rope = &r->plan->graph->ropes[r->plan->graph->ops[s->op].rope];
+    const struct op *o = &r->plan->graph->ops[s->op];
+    const struct rope *rope = &r->plan->graph->ropes[o->rope.id];
+    int32_t head = out->dim_n[out->n_dims - 1];
     int begin, end;
     my_rows(r, out, ith, nth, &begin, &end);
     for (int i = begin; i < end; i++) {
@@ -148,16 +164,17 @@ static void step_rope(struct run *r, const struct step *s, int ith, int nth)
         const float *cs = slot_row(r, table, i);
         if (in->root != out->root)
             memcpy(y, slot_row(r, in, i), out->row_bytes);
-        (rope->interleaved ? r->k.rows.rope_pairs : r->k.rows.rope_half)(y, out->dim_n[0], out->dim_n[1],
-                                                                         rope->rot, cs, cs + rope->rot / 2);
+        rotate(r, rope, y, out->width / head, head, o->rope.offset, cs);
     }
 }
 
 static void step_kv_append(struct run *r, const struct step *s, int ith, int nth)
 {
-    const struct slot *k = slot_of(r, s->in[0]), *v = slot_of(r, s->in[1]), *kv = slot_of(r, s->out);
-    const struct plan *p = r->plan;
-    int32_t page_tokens = p->opt.page_tokens, d = k->dim_n[1];
+    const struct slot *k = slot_of(r, s->in[0]), *v = s->in[1] >= 0 ? slot_of(r, s->in[1]) : k,
+                      *kv = slot_of(r, s->out);
+    const struct kv_form *f = &kv->kv;
+    int32_t page_tokens = r->plan->opt.page_tokens;
+    void (*store)(const float *, int32_t, void *) = r->k.rows.kv_store[r->plan->opt.kv];
     int begin, end;
     my_rows(r, k, ith, nth, &begin, &end);
     const struct span *span = r->batch->spans;
@@ -168,10 +185,47 @@ static void step_kv_append(struct run *r, const struct step *s, int ith, int nth
         uint8_t *page = kv_page(r, kv, span->pages[pos / page_tokens]);
         const float *kx = slot_row(r, k, i), *vx = slot_row(r, v, i);
         for (int32_t h = 0; h < kv->dim_n[0]; h++) {
-            size_t at = ((size_t)h * (size_t)page_tokens + (size_t)(pos % page_tokens)) * p->kv_record_bytes;
-            r->k.rows.kv_store[p->opt.kv](kx + (size_t)h * (size_t)d, d, page + at);
-            r->k.rows.kv_store[p->opt.kv](vx + (size_t)h * (size_t)d, d, page + kv->row_bytes / 2 + at);
+            size_t at = (size_t)h * (size_t)page_tokens + (size_t)(pos % page_tokens);
+            store(kx + (size_t)h * (size_t)f->k_dim, f->k_dim, page + at * f->k_record);
+            if (f->v_at)
+                store(vx + (size_t)h * (size_t)f->v_dim, f->v_dim, page + f->v_at + at * f->v_record);
         }
+    }
+}
+
+static void step_norm_part(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *in = slot_of(r, s->in[0]), *w = slot_of(r, s->in[1]), *out = slot_of(r, s->out);
+    float eps = r->plan->graph->ops[s->op].eps;
+    int begin, end;
+    my_rows(r, out, ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++) {
+        float *y = slot_row(r, out, i);
+        if (in->root != out->root)
+            memcpy(y, slot_row(r, in, i), out->row_bytes);
+        r->k.rows.rms_norm(y, r->weights->vec[w->weight], w->width, eps, y);
+    }
+}
+
+/* One matrix a head, all rows of the tick: threads share out the heads' panels, as matmul does. What x has
+ * beyond the matrix's columns is copied behind the product (absorb). */
+static void step_heads(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *in = slot_of(r, s->in[0]), *w = slot_of(r, s->in[1]), *out = slot_of(r, s->out);
+    const struct wmat *m = slot_mat(r, w);
+    int32_t n_in = in->dim_n[1], n_out = out->dim_n[1], rows = slot_rows(r, in), rest = n_out - m->rows;
+    int begin, end;
+    pool_share(in->dim_n[0] * m->n_panels, ith, nth, &begin, &end);
+    for (int at = begin, h, p0, p1; at < end; at += p1 - p0) {
+        h = at / m->n_panels;
+        p0 = at % m->n_panels;
+        p1 = MIN(m->n_panels, p0 + end - at);
+        const float *x = (const float *)slot_row(r, in, 0) + (size_t)h * (size_t)n_in;
+        float *y = (float *)slot_row(r, out, 0) + (size_t)h * (size_t)n_out;
+        r->k.matmul.mul[m->dtype](m + h, x, in->row_bytes, rows, p0, p1, y, (size_t)out->width);
+        for (int32_t i = 0; i < rows && p0 == 0 && rest > 0; i++)
+            memcpy(y + (size_t)i * (size_t)out->width + m->rows,
+                   x + (size_t)i * (size_t)in->width + (n_in - rest), sizeof(float) * (size_t)rest);
     }
 }
 
@@ -198,6 +252,9 @@ step_fn *step_fn_of(int kind)
         [OP_SELECT] = step_select,
         [OP_ROUTE] = step_route,
         [OP_GATE] = step_gate,
+        [OP_NORM_PART] = step_norm_part,
+        [OP_ABSORB] = step_heads,
+        [OP_EXPAND] = step_heads,
         [STEP_EXPERT_SORT] = step_expert_sort,
         [STEP_EXPERT_GATHER] = step_expert_gather,
         [STEP_EXPERT_UP] = step_expert_up,

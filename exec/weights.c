@@ -21,12 +21,10 @@ int weights_new(const struct plan *p, struct weights **ret, struct err *e)
         const struct plan_weight *pw = &p->weights[i];
         uint8_t *data = (uint8_t *)w->memory + at;
         if (pw->matrix) {
-            int32_t block = dtype_info(pw->dtype)->block;
             int32_t n = range_n(pw->stack);
             XNEW_N(w->mat[i], (size_t)n);
             for (int32_t k = 0; k < n; k++) {
-                wmat_init(&w->mat[i][k], pw->dtype, range_n(pw->row), range_n(pw->col),
-                          block == 256 ? pw->col.begin % block : 0, &pw->cuts);
+                plan_weight_mat(pw, &w->mat[i][k]);
                 w->mat[i][k].data = data + ROUND_UP(wmat_bytes(&w->mat[i][k]), 64) * (size_t)k;
             }
         } else {

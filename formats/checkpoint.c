@@ -184,6 +184,25 @@ static int index_tensors(struct checkpoint *c, struct err *e)
                    twice, c->file_name[in[0]], c->file_name[in[1]]);
 }
 
+/* Mixtral's hub files name the parts of an expert layer in their own way (block_sparse_moe.experts.N.w1);
+ * transformers itself has since moved to the names that the other models use, and so do GGUF files here. */
+static const char *plain_name(struct checkpoint *c, const char *name)
+{
+    static const char *const parts[][2] = {
+        {".w1.", ".gate_proj."}, {".w2.", ".down_proj."}, {".w3.", ".up_proj."}};
+    const char *moe = strstr(name, ".block_sparse_moe.");
+    if (!moe)
+        return name;
+    const char *rest = moe + strlen(".block_sparse_moe");
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        const char *w = strstr(rest, parts[i][0]);
+        if (w)
+            return arena_printf(c->names_arena, "%.*s.mlp%.*s%s%s", (int)(moe - name), name, (int)(w - rest),
+                                rest, parts[i][1], w + strlen(parts[i][0]));
+    }
+    return arena_printf(c->names_arena, "%.*s.mlp%s", (int)(moe - name), name, rest);
+}
+
 /* -- safetensors ------------------------------------------------------------------------------------------
  */
 
@@ -201,7 +220,7 @@ static int add_safetensors(struct checkpoint *c, const char *folder, const char 
     c->st[file] = st;
     for (size_t i = 0; i < safetensors_n_tensors(st); i++) {
         const struct safetensor *s = safetensors_tensor(st, i);
-        struct tensor t = {.name = s->name,
+        struct tensor t = {.name = plain_name(c, s->name),
                            .dtype = s->dtype,
                            .n_dims = s->n_dims,
                            .n_bytes = s->n_bytes,

@@ -154,6 +154,11 @@ void dequant_row(enum dtype dtype, const void *src, int64_t n, float *dst)
         }
         return;
     }
+    if (dtype == DT_F8_E4M3) {
+        for (int64_t i = 0; i < n; i++)
+            dst[i] = f8_e4m3_to_f32(p[i]);
+        return;
+    }
     assert(block_fn[dtype]);
     for (int64_t i = 0; i < n; i += d->block, p += d->block_bytes)
         block_fn[dtype](p, dst + i);

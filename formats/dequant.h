@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include "base/dtype.h"
 
-/* dtype: DT_F32 to DT_Q6_K; src need not be aligned; n, a multiple of the block, elements of one row. */
+/* dtype: DT_F32 to DT_Q6_K, or DT_F8_E4M3 (the codes' values: scales, if any, are another tensor's); src need
+ * not be aligned; n, a multiple of the block, elements of one row. */
 void dequant_row(enum dtype dtype, const void *src, int64_t n, float *dst);
 
 #endif

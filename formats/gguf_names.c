@@ -69,6 +69,8 @@ static const struct tensor_name {
       {"attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa", DEEPSEEK2},
       {"attn_kv_a_norm", "self_attn.kv_a_layernorm", DEEPSEEK2},
       {"attn_kv_b", "self_attn.kv_b_proj", DEEPSEEK2},
+      {"attn_k_b", "self_attn.k_b_proj", DEEPSEEK2}, /* kv_b_proj in two, by head, k turned */
+      {"attn_v_b", "self_attn.v_b_proj", DEEPSEEK2},
 };
 
 /* Metadata keys that become configuration keys one to one. A leading "." stands for the architecture's name.
@@ -90,6 +92,8 @@ static const struct config_key {
         {".attention.scale", "attention_multiplier", REAL, OPTIONAL, ALL},
         {".expert_used_count", "num_experts_per_tok", INT, REQUIRED, MOE},
         {".expert_feed_forward_length", "moe_intermediate_size", INT, REQUIRED, MOE},
+        {".expert_count", "num_local_experts", INT, OPTIONAL, LLAMA}, /* Mixtral */
+        {".expert_used_count", "num_experts_per_tok", INT, OPTIONAL, LLAMA},
         {".expert_count", "num_experts", INT, REQUIRED, QWEN2MOE | QWEN3MOE},
         {".expert_shared_feed_forward_length", "shared_expert_intermediate_size", INT, REQUIRED, QWEN2MOE},
         {".expert_count", "n_routed_experts", INT, REQUIRED, DEEPSEEK2},

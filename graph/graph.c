@@ -6,9 +6,10 @@
 #include "graph/maths.h"
 #include "graph/shape.h"
 
-static const char *const axis_names[AX_COUNT] = {"none",    "token",      "out",      "vocab", "embed",
-                                                 "head",    "kv_head",    "head_dim", "ffn",   "expert",
-                                                 "moe_ffn", "shared_ffn", "choice",   "one",   "pair"};
+static const char *const axis_names[AX_COUNT] = {
+    "none",     "token",   "out",    "vocab",   "embed",      "head",   "kv_head",
+    "head_dim", "ffn",     "expert", "moe_ffn", "shared_ffn", "choice", "one",
+    "q_lora",   "kv_lora", "latent", "qk_dim",  "nope_dim",   "v_dim",  "pair"};
 
 static const struct {
     const char *name, *maths;
@@ -118,7 +119,8 @@ val maths_weight(struct maths *m, const char *name, int n_dims, const enum axis 
 
 int op_inputs(const struct op *o)
 {
-    return o->kind == OP_ROUTE && o->in[1].id < 0 ? 1 : rows[o->kind].n_in;
+    bool optional = o->kind == OP_ROUTE || o->kind == OP_KV_APPEND;
+    return optional && o->in[1].id < 0 ? 1 : rows[o->kind].n_in;
 }
 
 val graph_op(struct graph *g, enum op_kind kind, int layer, struct op attr)
@@ -186,6 +188,23 @@ int32_t graph_add_rope(struct graph *g, const struct rope *r)
         mine->freq_factors = memcpy(arena_alloc(g->arena, n), r->freq_factors, n);
     }
     return g->n_ropes++;
+}
+
+int weight_inputs(const struct graph *g, val w)
+{
+    for (int i = 0; i < g->n_ops; i++) {
+        const struct op *o = &g->ops[i];
+        if (o->kind == OP_MATMUL && o->in[1].id == w.id)
+            return graph_value(g, o->in[0])->n_dims - 1;
+        if (o->kind == OP_EMBED && o->in[0].id == w.id)
+            return 1;
+        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
+            if (o->in[k].id == w.id)
+                return 1;
+        if ((o->kind == OP_ABSORB || o->kind == OP_EXPAND) && o->in[1].id == w.id)
+            return 1;
+    }
+    return 0;
 }
 
 int64_t value_width(const struct graph *g, const struct value *v)

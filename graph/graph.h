@@ -33,6 +33,14 @@ enum axis {
     AX_SHARED_FFN, /* of the experts that every token passes */
     AX_CHOICE,     /* 2k: k expert numbers, then their k weights */
     AX_ONE,
+    /* latent attention (DeepSeek): what is cached is LATENT wide, its first KV_LORA elements serve as values
+       too */
+    AX_Q_LORA,
+    AX_KV_LORA,
+    AX_LATENT, /* KV_LORA, then the rotated key that heads share */
+    AX_QK_DIM, /* a query head: NOPE_DIM, then the rotated part */
+    AX_NOPE_DIM,
+    AX_V_DIM,
     AX_PAIR, /* plans only: (token, chosen expert) pairs of a tick, grouped by expert */
     AX_COUNT
 };
@@ -46,7 +54,7 @@ enum op_kind {
 };
 const char *op_name(enum op_kind k);
 const char *op_maths(enum op_kind k);
-int op_n_in(enum op_kind k); /* at most; ROUTE's bias may be absent */
+int op_n_in(enum op_kind k); /* at most; ROUTE's bias and KV_APPEND's v may be absent */
 
 #define GRAPH_MAX_DIMS 4
 #define GRAPH_MAX_IN   5
@@ -84,7 +92,8 @@ struct rope {
     int32_t original_max;                     /* llama3, yarn */
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn: cos and sin are multiplied by it; 1 elsewhere */
-    bool truncate;                            /* yarn: round the correction range */
+    double score_scale; /* yarn with mscale_all_dim: DeepSeek multiplies attention scores by its square */
+    bool truncate;      /* yarn: round the correction range */
     const float *freq_factors; /* [rot / 2] divisors of the plain frequencies, or NULL; owned by the graph */
 };
 
@@ -105,8 +114,11 @@ struct op {
     union {
         float eps;       /* RMS_NORM */
         int32_t routing; /* ROUTE: index into graph->routings */
-        int32_t rope;    /* ROPE: index into graph->ropes */
-        int32_t glu;     /* GLU, EXPERTS: enum glu_kind */
+        struct {
+            int32_t id;     /* index into graph->ropes */
+            int32_t offset; /* elements of a head before the rotated ones */
+        } rope;             /* ROPE */
+        int32_t glu;        /* GLU, EXPERTS: enum glu_kind */
         struct {
             float scale;
             int32_t window; /* a query sees the last `window` positions, itself included; 0: all */
@@ -153,6 +165,9 @@ int graph_finish(struct graph *g, struct err *e);
 
 /* Elements of one position of the value (product of its axes without TOKEN/OUT). */
 int64_t value_width(const struct graph *g, const struct value *v);
+/* How many of a weight's axes are inputs of the matmuls that use it; 0: it is a vector (norm, bias). An
+ * embedding table counts as [rows, cols] too. */
+int weight_inputs(const struct graph *g, val w);
 bool value_has(const struct value *v, enum axis a);
 int op_inputs(const struct op *o);                    /* how many it has */
 int value_dim_of(const struct value *v, enum axis a); /* its index in dim, or -1 */

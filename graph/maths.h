@@ -29,6 +29,12 @@ val maths_weight(struct maths *m, const char *name, int n_dims, const enum axis 
 #define MOE_FFN    AX_MOE_FFN
 #define SHARED_FFN AX_SHARED_FFN
 #define ONE        AX_ONE
+#define Q_LORA     AX_Q_LORA
+#define KV_LORA    AX_KV_LORA
+#define LATENT     AX_LATENT
+#define QK_DIM     AX_QK_DIM
+#define NOPE_DIM   AX_NOPE_DIM
+#define V_DIM      AX_V_DIM
 #define W(m, name, ...)                                                                                      \
     maths_weight((m), (name), (int)(sizeof((enum axis[]){__VA_ARGS__}) / sizeof(enum axis)),                 \
                  (const enum axis[]){__VA_ARGS__})
@@ -49,9 +55,14 @@ static inline val rms_norm(struct maths *m, val x, val w, float eps)
 {
     return graph_op(m->g, OP_RMS_NORM, m->layer, (struct op){.in = {x, w}, .eps = eps});
 }
+/* the last elements of each head are rotated; `offset` before them are not */
+static inline val rope_at(struct maths *m, val x, int32_t rope_id, int offset)
+{
+    return graph_op(m->g, OP_ROPE, m->layer, (struct op){.in = {x}, .rope = {rope_id, offset}});
+}
 static inline val rope(struct maths *m, val x, int32_t rope_id)
 {
-    return graph_op(m->g, OP_ROPE, m->layer, (struct op){.in = {x}, .rope = rope_id});
+    return graph_op(m->g, OP_ROPE, m->layer, (struct op){.in = {x}, .rope = {rope_id, 0}});
 }
 static inline val kv_append(struct maths *m, val k, val v)
 {
@@ -66,6 +77,19 @@ static inline val glu(struct maths *m, int kind, val gate, val up)
     return graph_op(m->g, OP_GLU, m->layer, (struct op){.in = {gate, up}, .glu = kind});
 }
 
+/* Latent attention. v of kv_append is VAL_NONE there. */
+static inline val norm_part(struct maths *m, val x, val w, float eps)
+{
+    return graph_op(m->g, OP_NORM_PART, m->layer, (struct op){.in = {x, w}, .eps = eps});
+}
+static inline val absorb(struct maths *m, val q, val w)
+{
+    return graph_op(m->g, OP_ABSORB, m->layer, (struct op){.in = {q, w}});
+}
+static inline val expand(struct maths *m, val x, val w)
+{
+    return graph_op(m->g, OP_EXPAND, m->layer, (struct op){.in = {x, w}});
+}
 /* bias may be VAL_NONE */
 static inline val route(struct maths *m, val logits, val bias, int32_t routing_id)
 {

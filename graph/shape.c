@@ -89,18 +89,25 @@ int shape_first(const struct graph *g, const struct op *o, struct value *out, st
         if (x->n_dims != y->n_dims || memcmp(x->dim, y->dim, x->n_dims))
             return misfit("both inputs should have one shape", x, y, e);
     }
-    if (o->kind == OP_ROPE && (x->n_dims != 3 || x->dim[2] != AX_HEAD_DIM))
-        return err_set(e, ERR_FAIL, "rope works on [token, heads, head_dim]");
+    if (o->kind == OP_ROPE &&
+        (x->n_dims < 2 || o->rope.offset + g->ropes[o->rope.id].rot > g->axis_n[x->dim[x->n_dims - 1]]))
+        return err_set(e, ERR_FAIL, "rope does not fit into the last axis");
     copy_dims(out, x);
     return 0;
 }
 
 int shape_kv(const struct graph *g, const struct op *o, struct value *out, struct err *e)
 {
-    const struct value *k = input(g, o, 0), *v = input(g, o, 1);
-    const uint8_t want[3] = {AX_TOKEN, AX_KV_HEAD, AX_HEAD_DIM};
-    if (k->n_dims != 3 || v->n_dims != 3 || memcmp(k->dim, want, 3) || memcmp(v->dim, want, 3))
-        return misfit("k and v should be [token, kv_head, head_dim]", k, v, e);
+    const struct value *k = input(g, o, 0);
+    const uint8_t want[3] = {AX_TOKEN, AX_KV_HEAD, AX_HEAD_DIM}, latent[2] = {AX_TOKEN, AX_LATENT};
+    if (op_inputs(o) == 1) {
+        if (k->n_dims != 2 || memcmp(k->dim, latent, 2))
+            return err_set(e, ERR_FAIL, "without v, what is cached should be [token, latent]");
+    } else {
+        const struct value *v = input(g, o, 1);
+        if (k->n_dims != 3 || v->n_dims != 3 || memcmp(k->dim, want, 3) || memcmp(v->dim, want, 3))
+            return misfit("k and v should be [token, kv_head, head_dim]", k, v, e);
+    }
     if (o->layer < 0)
         return err_set(e, ERR_FAIL, "KV state belongs to a layer");
     copy_dims(out, k);
@@ -111,12 +118,14 @@ int shape_attend(const struct graph *g, const struct op *o, struct value *out, s
 {
     const struct value *q = input(g, o, 0), *kv = input(g, o, 1);
     if (kv->kind != VAL_KV || q->n_dims != 3 || q->dim[0] != AX_TOKEN || q->dim[1] != AX_HEAD ||
-        q->dim[2] != AX_HEAD_DIM)
-        return misfit("attend takes q [token, head, head_dim] and a KV state", q, kv, e);
+        q->dim[2] != kv->dim[kv->n_dims - 1])
+        return misfit("attend takes q [token, head, as wide as what is cached] and a KV state", q, kv, e);
     if (!g->axis_n[AX_KV_HEAD] || g->axis_n[AX_HEAD] % g->axis_n[AX_KV_HEAD])
         return err_set(e, ERR_FAIL, "%d query heads cannot share %d KV heads evenly", g->axis_n[AX_HEAD],
                        g->axis_n[AX_KV_HEAD]);
     copy_dims(out, q);
+    if (q->dim[2] == AX_LATENT)
+        out->dim[2] = AX_KV_LORA;
     return 0;
 }
 
@@ -167,5 +176,39 @@ int shape_gate(const struct graph *g, const struct op *o, struct value *out, str
     if (!is_rows(x) || s->n_dims != 2 || s->dim[0] != x->dim[0] || s->dim[1] != AX_ONE)
         return misfit("a gate is one number a row", x, s, e);
     copy_dims(out, x);
+    return 0;
+}
+
+int shape_norm_part(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0), *w = input(g, o, 1);
+    if (!is_rows(x) || x->n_dims != 2 || w->kind != VAL_WEIGHT || w->n_dims != 1 ||
+        g->axis_n[w->dim[0]] > g->axis_n[x->dim[1]])
+        return misfit("a partial norm's weight is no wider than a row", x, w, e);
+    copy_dims(out, x);
+    return 0;
+}
+
+int shape_absorb(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0), *w = input(g, o, 1);
+    const uint8_t from[3] = {AX_TOKEN, AX_HEAD, AX_QK_DIM}, by[3] = {AX_HEAD, AX_KV_LORA, AX_NOPE_DIM};
+    if (x->n_dims != 3 || memcmp(x->dim, from, 3) || w->kind != VAL_WEIGHT || w->n_dims != 3 ||
+        memcmp(w->dim, by, 3) ||
+        g->axis_n[AX_QK_DIM] - g->axis_n[AX_NOPE_DIM] != g->axis_n[AX_LATENT] - g->axis_n[AX_KV_LORA])
+        return misfit("absorb turns [token, head, qk_dim] into latents", x, w, e);
+    copy_dims(out, x);
+    out->dim[2] = AX_LATENT;
+    return 0;
+}
+
+int shape_expand(const struct graph *g, const struct op *o, struct value *out, struct err *e)
+{
+    const struct value *x = input(g, o, 0), *w = input(g, o, 1);
+    if (x->n_dims != 3 || x->dim[1] != AX_HEAD || w->kind != VAL_WEIGHT || w->n_dims != 3 ||
+        w->dim[0] != AX_HEAD || w->dim[2] != x->dim[2])
+        return misfit("expand takes [token, head, a] and [head, b, a]", x, w, e);
+    copy_dims(out, x);
+    out->dim[2] = w->dim[1];
     return 0;
 }

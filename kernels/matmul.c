@@ -12,7 +12,7 @@
 enum act_kind act_kind_of(enum dtype weight)
 {
     assert(dtype_info(weight)->weight);
-    return is_float_weight(weight) ? ACT_F32 : weight == DT_I8C ? ACT_QC : ACT_Q32;
+    return is_float_weight(weight) || weight == DT_F8_E4M3 ? ACT_F32 : weight == DT_I8C ? ACT_QC : ACT_Q32;
 }
 
 void act_layout_init(struct act_layout *a, enum act_kind kind, int32_t cols, const struct cuts *cuts)
@@ -257,6 +257,48 @@ static void mul_float_c(const struct wmat *w, const void *act, size_t act_stride
     }
 }
 
+/* One chunk of a panel, columns [k, end). */
+static void chunk_f8(const struct wmat *w, const uint8_t *panel, int32_t k, int32_t end, const uint8_t *act,
+                     size_t act_stride, int32_t n_tokens, float sum[TOKENS][WMAT_PANEL])
+{
+    while (k < end) {
+        int32_t b = f8_block(w, k), stop = MIN(end, f8_block_end(w, b));
+        float acc[TOKENS][WMAT_PANEL] = {0}, wk[WMAT_PANEL];
+        for (; k < stop; k++) {
+            for (int r = 0; r < WMAT_PANEL; r++)
+                wk[r] = f8_e4m3_to_f32(panel[f8_column_at(b, k) + (size_t)r]);
+            for (int32_t t = 0; t < n_tokens; t++) {
+                float x = act_float(act + (size_t)t * act_stride, 0, k);
+                for (int r = 0; r < WMAT_PANEL; r++)
+                    acc[t][r] = fmaf(wk[r], x, acc[t][r]);
+            }
+        }
+        for (int32_t t = 0; t < n_tokens; t++)
+            for (int r = 0; r < WMAT_PANEL; r++)
+                sum[t][r] = fmaf(acc[t][r], act_float(panel + f8_scales_at(w, b), 0, r), sum[t][r]);
+    }
+}
+
+static void mul_f8_c(const struct wmat *w, const void *act, size_t act_stride, int32_t n_tokens,
+                     int32_t panel0, int32_t panel1, float *y, size_t ldy)
+{
+    for (int32_t p = panel0; p < panel1; p++) {
+        for (int32_t t0 = 0; t0 < n_tokens; t0 += TOKENS) {
+            struct tile tile = {0};
+            int32_t n = MIN(TOKENS, n_tokens - t0);
+            for (int c = 0; c < w->cuts.n; c++) {
+                float sum[TOKENS][WMAT_PANEL] = {0};
+                chunk_f8(w, wmat_panel(w, p), w->cuts.at[c], w->cuts.at[c + 1],
+                         (const uint8_t *)act + (size_t)t0 * act_stride, act_stride, n, sum);
+                for (int32_t t = 0; t < n; t++)
+                    for (int r = 0; r < WMAT_PANEL; r++)
+                        tree_push(&tile.tree[t][r], sum[t][r]);
+            }
+            tile_store(&tile, w, p, n, y + (size_t)t0 * ldy, ldy);
+        }
+    }
+}
+
 void matmul_kernels_init(struct matmul_kernels *k, int cpu_level)
 {
     memset(k, 0, sizeof(*k));
@@ -264,6 +306,7 @@ void matmul_kernels_init(struct matmul_kernels *k, int cpu_level)
     for (int t = 0; t < DT_COUNT; t++)
         if (dtype_info((enum dtype)t)->weight)
             k->mul[t] = is_float_weight((enum dtype)t) ? mul_float_c : mul_int_c;
+    k->mul[DT_F8_E4M3] = mul_f8_c;
 #if defined(__x86_64__)
     if (cpu_level >= CPU_AVX2 && cpu_level < CPU_NEON)
         matmul_init_avx2(k);

@@ -12,6 +12,13 @@
  *
  *     acc = fmaf(w[r][k], x[t][k], acc)                         f16 and bf16 widen exactly
  *
+ * f8_e4m3 (ACT_F32). w[r][k] = scale[i / scale_rows][j / scale_cols] * value(code), where i, j is the place
+ * of r, k in the whole matrix. From +0, over the scale blocks that have columns in the chunk, in order of
+ * columns; in each, from +0, over its k in the chunk in increasing order:
+ *
+ *     acc = fmaf(value(code), x[t][k], acc)
+ *     S_c = fmaf(acc, scale, S_c)                               at the end of each block
+ *
  * q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, i4g (ACT_Q32: int8 per group of 32 columns).
  * w[r][k] = scale[r][g] * code + min[r][g], where code is the signed integer for types without a min;
  * K-quants have scale = d * sc and min = -(dmin * m), each one f32 product of exact values. From +0, over
@@ -50,11 +57,25 @@
 
 #define WMAT_PANEL 8 /* rows of a panel */
 
+/* f8_e4m3: blocks of the whole matrix share a scale (128 x 128 in DeepSeek's checkpoints; one per row: 1 x
+ * INT32_MAX; one for all: INT32_MAX x INT32_MAX). A slice may begin anywhere in a block. */
+struct scale_blocks {
+    int32_t scale_rows, scale_cols;     /* of a block; at least 1 */
+    int32_t row_in_block, col_in_block; /* where the slice's row 0 and column 0 lie in theirs */
+};
+/* Of a slice that begins at row0, col0 of the whole matrix. */
+static inline struct scale_blocks scale_blocks_at(int32_t scale_rows, int32_t scale_cols, int32_t row0,
+                                                  int32_t col0)
+{
+    return (struct scale_blocks){scale_rows, scale_cols, row0 % scale_rows, col0 % scale_cols};
+}
+
 struct wmat {
     enum dtype dtype;
     int32_t rows, cols;
     int32_t n_panels;
     int32_t skip; /* K-quants: columns of the first 256-block that lie before column 0 (0, 32, ..., 224) */
+    struct scale_blocks blocks; /* f8_e4m3 */
     struct cuts cuts;
     size_t panel_bytes;
     uint8_t *data; /* 64-byte aligned, n_panels * panel_bytes; owned by whoever called wmat_init */
@@ -63,6 +84,9 @@ struct wmat {
 /* Describes a matrix (sizes only; data stays NULL): checks the cuts against dtype's rules with asserts. */
 void wmat_init(struct wmat *w, enum dtype dtype, int32_t rows, int32_t cols, int32_t skip,
                const struct cuts *cuts);
+/* f8_e4m3 with scales; by wmat_init it has none (they are 1). */
+void wmat_init_f8(struct wmat *w, int32_t rows, int32_t cols, const struct scale_blocks *blocks,
+                  const struct cuts *cuts);
 static inline size_t wmat_bytes(const struct wmat *w)
 {
     return (size_t)w->n_panels * w->panel_bytes;
@@ -75,8 +99,19 @@ static inline size_t wmat_bytes(const struct wmat *w)
 void wmat_pack(struct wmat *w, int32_t row0, int32_t n_rows, enum dtype src_dtype, const void *src,
                size_t src_stride);
 
+/* The same for f8_e4m3 with scales: rows of codes `stride` bytes apart from local column 0 on; scales: rows
+ * of f32 (aligned or not) scale_stride bytes apart, the first of which is that of the block of row0 and of
+ * column 0. */
+void wmat_pack_f8(struct wmat *w, int32_t row0, int32_t n_rows, const void *codes, size_t stride,
+                  const void *scales, size_t scale_stride);
+
+/* What wmat_pack_f8 reads as floats, one rounded product each: to be quantised to another type. blocks: for
+ * the first row and column of codes. dst: [n_rows, cols]. */
+void f8_rows_to_f32(const void *codes, size_t stride, int32_t n_rows, int32_t cols,
+                    const struct scale_blocks *blocks, const void *scales, size_t scale_stride, float *dst);
+
 /* One row as floats: scale * code (+ min), the rounding of the formats' reference. For embeddings and for
- * tests. */
+ * tests. f8_e4m3: one NaN among the codes makes NaN of the row's whole block. */
 void wmat_row(const struct wmat *w, int32_t row, float *dst /* [cols] */);
 
 enum act_kind { ACT_F32, ACT_Q32, ACT_QC };

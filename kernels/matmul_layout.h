@@ -4,6 +4,10 @@
  *
  * Float types: column after column, 8 elements each.
  *
+ * F8_E4M3: column after column, 8 bytes each; before the first column of each scale block, float scale[8] of
+ * the rows. The scale of a row that has a NaN among its codes in the block is NaN, so that kernels may read
+ * those codes as any number: the row's product is NaN either way, whatever the chunks.
+ *
  * Integer types: a sequence of groups of 32 columns, each `group_bytes` long. Write code(r, k) for the code
  * of row r in column k of the group, as stored (unsigned: the signed code plus `offset`; 8-bit codes are
  * stored signed). A *vector* v in 0..7 is the 32 bytes
@@ -68,6 +72,25 @@ static inline int is_k_quant(enum dtype t)
 static inline int is_float_weight(enum dtype t)
 {
     return t == DT_F32 || t == DT_F16 || t == DT_BF16;
+}
+
+/* F8_E4M3: the scale block of column k, the column where block b ends, the block's scales and column k. */
+static inline int32_t f8_block(const struct wmat *w, int32_t k)
+{
+    return (int32_t)(((int64_t)k + w->blocks.col_in_block) / w->blocks.scale_cols);
+}
+static inline int32_t f8_block_end(const struct wmat *w, int32_t b)
+{
+    int64_t end = ((int64_t)b + 1) * w->blocks.scale_cols - w->blocks.col_in_block;
+    return end < w->cols ? (int32_t)end : w->cols;
+}
+static inline size_t f8_scales_at(const struct wmat *w, int32_t b)
+{
+    return 32 * (size_t)b + 8 * (size_t)(b > 0 ? f8_block_end(w, b - 1) : 0);
+}
+static inline size_t f8_column_at(int32_t b, int32_t k)
+{
+    return 32 * ((size_t)b + 1) + 8 * (size_t)k;
 }
 
 /* Bytes before the first group (I8C's scales). */

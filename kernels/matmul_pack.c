@@ -18,25 +18,43 @@ static void check_cuts(const struct cuts *c, int32_t cols, int of_groups)
     }
 }
 
+static size_t f8_panel_bytes(const struct wmat *w)
+{
+    return w->cols ? f8_column_at(f8_block(w, w->cols - 1), w->cols) : 0;
+}
+
 void wmat_init(struct wmat *w, enum dtype dtype, int32_t rows, int32_t cols, int32_t skip,
                const struct cuts *cuts)
 {
     assert(dtype_info(dtype)->weight && rows >= 0 && cols >= 0);
     assert(is_k_quant(dtype) ? skip >= 0 && skip < 256 && skip % 32 == 0 : skip == 0);
-    check_cuts(cuts, cols, !is_float_weight(dtype));
+    check_cuts(cuts, cols, act_kind_of(dtype) != ACT_F32);
     for (int c = 0; c < cuts->n && dtype == DT_I8C; c++)
         assert(cuts->at[c + 1] - cuts->at[c] <= 65536); /* int32 holds the chunk's sum */
     *w = (struct wmat){.dtype = dtype, .rows = rows, .cols = cols, .skip = skip, .cuts = *cuts};
+    w->blocks = (struct scale_blocks){INT32_MAX, INT32_MAX, 0, 0};
     w->n_panels = rows / WMAT_PANEL + (rows % WMAT_PANEL > 0);
     int32_t groups = cuts_group(cuts, cuts->n);
     size_t bytes;
     if (is_float_weight(dtype))
         bytes = WMAT_PANEL * dtype_bytes(dtype, (size_t)cols);
+    else if (dtype == DT_F8_E4M3)
+        bytes = f8_panel_bytes(w);
     else if (groups > 0)
         bytes = panel_group_at(dtype, cuts->n, skip, groups - 1) + (size_t)panel_formats[dtype].group_bytes;
     else
         bytes = panel_head(dtype, cuts->n);
     w->panel_bytes = ROUND_UP(bytes, 64);
+}
+
+void wmat_init_f8(struct wmat *w, int32_t rows, int32_t cols, const struct scale_blocks *blocks,
+                  const struct cuts *cuts)
+{
+    assert(blocks->row_in_block >= 0 && blocks->row_in_block < blocks->scale_rows);
+    assert(blocks->col_in_block >= 0 && blocks->col_in_block < blocks->scale_cols);
+    wmat_init(w, DT_F8_E4M3, rows, cols, 0, cuts);
+    w->blocks = *blocks;
+    w->panel_bytes = ROUND_UP(f8_panel_bytes(w), 64);
 }
 
 /* One group of 32 columns of one row on its way from the checkpoint to a panel. */
@@ -301,9 +319,78 @@ static void pack_row(const struct wmat *w, uint8_t *panel, int r, enum dtype t, 
     }
 }
 
+static float get_float(const uint8_t *p)
+{
+    float f;
+    memcpy(&f, p, 4);
+    return f;
+}
+
+/* How many rows of scales lie between those of rows a and b. */
+static size_t scale_rows_between(const struct scale_blocks *s, int32_t a, int32_t b)
+{
+    return (size_t)(((int64_t)b + s->row_in_block) / s->scale_rows -
+                    ((int64_t)a + s->row_in_block) / s->scale_rows);
+}
+
+static void pack_row_f8(const struct wmat *w, uint8_t *panel, int r, const uint8_t *codes,
+                        const uint8_t *scales)
+{
+    for (int32_t k = 0; k < w->cols; scales += 4) {
+        int32_t b = f8_block(w, k), end = f8_block_end(w, b);
+        float scale = get_float(scales);
+        for (; k < end; k++) {
+            panel[f8_column_at(b, k) + (size_t)r] = codes[k];
+            if ((codes[k] & 0x7f) == 0x7f)
+                scale = NAN;
+        }
+        memcpy(panel + f8_scales_at(w, b) + 4 * r, &scale, 4);
+    }
+}
+
+void wmat_pack_f8(struct wmat *w, int32_t row0, int32_t n_rows, const void *codes, size_t stride,
+                  const void *scales, size_t scale_stride)
+{
+    assert(w->dtype == DT_F8_E4M3);
+    assert(row0 % WMAT_PANEL == 0 && n_rows >= 0 && row0 <= w->rows && n_rows <= w->rows - row0);
+    for (int32_t r = 0; r < n_rows; r++) {
+        uint8_t *panel = wmat_panel(w, (row0 + r) / WMAT_PANEL);
+        if (r % WMAT_PANEL == 0)
+            memset(panel, 0, w->panel_bytes);
+        pack_row_f8(w, panel, r % WMAT_PANEL, (const uint8_t *)codes + (size_t)r * stride,
+                    (const uint8_t *)scales + scale_rows_between(&w->blocks, row0, row0 + r) * scale_stride);
+    }
+}
+
+void f8_rows_to_f32(const void *codes, size_t stride, int32_t n_rows, int32_t cols,
+                    const struct scale_blocks *blocks, const void *scales, size_t scale_stride, float *dst)
+{
+    float value[256];
+    for (int i = 0; i < 256; i++)
+        value[i] = f8_e4m3_to_f32((uint8_t)i);
+    for (int32_t r = 0; r < n_rows; r++) {
+        const uint8_t *code = (const uint8_t *)codes + (size_t)r * stride;
+        const uint8_t *scale = (const uint8_t *)scales + scale_rows_between(blocks, 0, r) * scale_stride;
+        float *y = dst + (size_t)r * (size_t)cols;
+        int64_t end = (int64_t)blocks->scale_cols - blocks->col_in_block;
+        for (int32_t k = 0; k < cols; end += blocks->scale_cols, scale += 4) {
+            float s = get_float(scale);
+            for (; k < MIN(end, cols); k++)
+                y[k] = s * value[code[k]];
+        }
+    }
+}
+
 void wmat_pack(struct wmat *w, int32_t row0, int32_t n_rows, enum dtype src_dtype, const void *src,
                size_t src_stride)
 {
+    if (w->dtype == DT_F8_E4M3) {
+        const float one = 1;
+        assert(src_dtype == DT_F8_E4M3 && w->blocks.scale_rows == INT32_MAX &&
+               w->blocks.scale_cols == INT32_MAX);
+        wmat_pack_f8(w, row0, n_rows, src, src_stride, &one, 0);
+        return;
+    }
     assert(row0 % WMAT_PANEL == 0 && n_rows >= 0 && row0 <= w->rows && n_rows <= w->rows - row0);
     assert(w->dtype == DT_I8C || w->dtype == DT_I4G ? is_float_weight(src_dtype) : src_dtype == w->dtype);
     for (int32_t r = 0; r < n_rows; r++) {
@@ -376,6 +463,14 @@ void wmat_row(const struct wmat *w, int32_t row, float *dst)
     if (is_float_weight(w->dtype)) {
         for (int32_t k = 0; k < w->cols; k++)
             floats_read(w->dtype, panel, WMAT_PANEL * k + r, 1, dst + k);
+        return;
+    }
+    if (w->dtype == DT_F8_E4M3) {
+        for (int32_t k = 0; k < w->cols; k++) {
+            int32_t b = f8_block(w, k);
+            dst[k] = get_float(panel + f8_scales_at(w, b) + 4 * r) *
+                     f8_e4m3_to_f32(panel[f8_column_at(b, k) + (size_t)r]);
+        }
         return;
     }
     for (int32_t k = 0; k < w->cols; k += 32) {

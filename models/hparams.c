@@ -1,12 +1,16 @@
 #include "models/hparams.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
 #include "kernels/rows.h"
 
 static const char *const where = "config.json";
+
+/* More experts than any model has; exec/ keeps tables of this size on its stack. */
+#define ROUTE_MAX 1024
 
 #define TRY(call)                                                                                            \
     do {                                                                                                     \
@@ -46,6 +50,7 @@ static int read_yarn(const json_t *o, struct hparams *p, struct rope *r, struct 
                         ? yarn_mscale(r->factor, mscale) / yarn_mscale(r->factor, mscale_all)
                         : yarn_mscale(r->factor, 1);
     r->attention_factor = attention;
+    r->score_scale = mscale_all != 0 ? yarn_mscale(r->factor, mscale_all) : 1;
     p->max_position = (int32_t)fmax(p->max_position, fmin(r->factor * r->original_max, 1 << 30));
     return 0;
 }
@@ -62,7 +67,8 @@ static int read_rope(const json_t *config, struct hparams *p, struct warn_sink *
     double partial;
     TRY(json_get_double(config, "partial_rotary_factor", 1.0, where, &partial, e));
     TRY(json_get_double(config, "rope_theta", 10000.0, where, &r->theta, e));
-    TRY(json_get_bool(config, "rope_interleaved", false, where, &r->interleaved, e));
+    TRY(json_get_bool(config, "rope_interleave", p->kv_lora > 0, where, &r->interleaved, e));
+    TRY(json_get_bool(config, "rope_interleaved", r->interleaved, where, &r->interleaved, e));
     const char *type = "default";
     if (json_is_object(o)) {
         TRY(json_get_double(o, "partial_rotary_factor", partial, where, &partial, e));
@@ -124,17 +130,20 @@ static int read_rope(const json_t *config, struct hparams *p, struct warn_sink *
     return 0;
 }
 
+static bool is_type(const struct hparams *p, const char *type)
+{
+    return !strcmp(p->type, type);
+}
+
 /* Which layers see only a window: layer_types where present, else the flags of the architecture. */
 static int read_windows(const json_t *config, struct hparams *p, struct err *e)
 {
     int64_t window, first;
-    const char *type;
     TRY(json_get_int(config, "sliding_window", 0, INT32_MAX, 0, where, &window, e));
     TRY(json_get_int(config, "max_window_layers", 0, INT32_MAX, 0, where, &first, e));
-    TRY(json_get_string(config, "model_type", "", where, &type, e));
-    bool qwen = !strncmp(type, "qwen", 4), use;
+    bool qwen = !strncmp(p->type, "qwen", 4), use;
     TRY(json_get_bool(config, "use_sliding_window", !qwen, where, &use, e));
-    if (!use || !strcmp(type, "llama")) /* transformers' llama has no window, whatever its config says */
+    if (!use || is_type(p, "llama")) /* transformers' llama has no window, whatever its config says */
         window = 0;
     if (!window)
         return 0;
@@ -145,7 +154,7 @@ static int read_windows(const json_t *config, struct hparams *p, struct err *e)
                        json_array_size(types), p->layers);
     for (int l = 0; l < p->layers; l++) {
         if (!json_is_array(types)) {
-            p->windowed[l] = qwen ? l >= first : true;
+            p->windowed[l] = is_type(p, "qwen2_moe") ? l < first && l % 2 == 0 : qwen ? l >= first : true;
             continue;
         }
         const char *t = json_string_value(json_array_get(types, (size_t)l));
@@ -156,6 +165,99 @@ static int read_windows(const json_t *config, struct hparams *p, struct err *e)
                 t ? t : "not a string");
         p->windowed[l] = !strcmp(t, "sliding_attention");
     }
+    return 0;
+}
+
+/* An integer that may go under one of several names; the first that is there counts. */
+static int get_any(const json_t *o, const char *const *keys, int64_t lo, int64_t hi, int64_t fallback,
+                   int32_t *ret, struct err *e)
+{
+    int64_t n = fallback;
+    for (; *keys; keys++) {
+        const json_t *v = json_object_get(o, *keys);
+        if (!v || json_is_null(v))
+            continue;
+        TRY(json_get_int(o, *keys, lo, hi, fallback, where, &n, e));
+        break;
+    }
+    *ret = (int32_t)n;
+    return 0;
+}
+#define KEYS(...)                                                                                            \
+    (const char *const[])                                                                                    \
+    {                                                                                                        \
+        __VA_ARGS__, NULL                                                                                    \
+    }
+
+/* Which layers have experts: every decoder_sparse_step-th but for those named (Qwen), all from
+ * first_k_dense_replace on (DeepSeek), all (Mixtral). */
+static int read_moe_layers(const json_t *config, struct hparams *p, struct err *e)
+{
+    int64_t step, dense;
+    TRY(json_get_int(config, "decoder_sparse_step", 1, INT32_MAX, 1, where, &step, e));
+    TRY(json_get_int(config, "first_k_dense_replace", 0, INT32_MAX, 0, where, &dense, e));
+    const json_t *only = json_object_get(config, "mlp_only_layers");
+    for (int l = 0; l < p->layers; l++) {
+        p->moe[l] = l >= dense && (l + 1) % step == 0;
+        for (size_t i = 0; i < json_array_size(only); i++)
+            if (json_integer_value(json_array_get(only, i)) == l)
+                p->moe[l] = false;
+    }
+    return 0;
+}
+
+/* Routers as transformers' modeling files have them: softmax scores, top k, perhaps normalised (Qwen:
+ * norm_topk_prob; Mixtral: always); DeepSeek V2 and V3 add groups and a scale, V3 sigmoid scores with a
+ * correction bias. */
+static int read_experts(const json_t *config, struct hparams *p, struct err *e)
+{
+    struct routing *r = &p->routing;
+    int32_t shared;
+    double scale;
+    const char *method;
+    TRY(get_any(config, KEYS("n_routed_experts", "num_experts", "num_local_experts"), 0, ROUTE_MAX, 0,
+                &p->experts, e));
+    if (!p->experts)
+        return 0;
+    TRY(get_any(config, KEYS("num_experts_per_tok"), 1, p->experts, 1, &r->k, e));
+    TRY(get_any(config, KEYS("moe_intermediate_size", "intermediate_size"), 1, 1 << 24, 0, &p->moe_ffn, e));
+    TRY(get_any(config, KEYS("n_group"), 1, p->experts, 1, &r->n_group, e));
+    TRY(get_any(config, KEYS("topk_group"), 1, r->n_group, r->n_group, &r->topk_group, e));
+    TRY(json_get_bool(config, "norm_topk_prob", is_type(p, "mixtral") || is_type(p, "deepseek_v3"), where,
+                      &r->normalise, e));
+    TRY(json_get_double(config, "routed_scaling_factor", 1, where, &scale, e));
+    TRY(json_get_string(config, "topk_method", "", where, &method, e));
+    r->scale = (float)scale;
+    if (is_type(p, "mixtral"))
+        r->normalise = true;
+    if (is_type(p, "deepseek_v3")) {
+        r->sigmoid = r->group_top2 = p->router_bias = true;
+    } else if (is_type(p, "deepseek_v2")) {
+        r->normalise = false; /* as transformers; no published V2 checkpoint asks for it */
+        if (strcmp(method, "group_limited_greedy"))
+            r->n_group = r->topk_group = 1;
+    } else {
+        r->n_group = r->topk_group = 1;
+        r->scale = 1;
+    }
+    TRY(get_any(config, KEYS("n_shared_experts"), 0, 1 << 16, 0, &shared, e));
+    TRY(get_any(config, KEYS("shared_expert_intermediate_size"), 0, 1 << 24, (int64_t)shared * p->moe_ffn,
+                &p->shared_ffn, e));
+    p->shared_gate = is_type(p, "qwen2_moe");
+    return read_moe_layers(config, p, e);
+}
+
+/* DeepSeek's latent attention. The rotated part of a head is qk_rope_head_dim wide; heads are nope + rope
+ * wide. */
+static int read_latent(const json_t *config, struct hparams *p, struct err *e)
+{
+    TRY(get_any(config, KEYS("kv_lora_rank"), 1, 1 << 20, 512, &p->kv_lora, e));
+    TRY(get_any(config, KEYS("q_lora_rank"), 1, 1 << 20, 0, &p->q_lora, e));
+    TRY(get_i32(config, "qk_nope_head_dim", 1 << 12, 128, &p->nope_dim, e));
+    TRY(get_i32(config, "qk_rope_head_dim", 1 << 12, 64, &p->rope_dim, e));
+    TRY(get_i32(config, "v_head_dim", 1 << 12, 128, &p->v_dim, e));
+    p->kv_heads = 1;
+    p->head_dim = p->rope_dim; /* what rotary embedding goes by */
     return 0;
 }
 
@@ -198,14 +300,24 @@ static int read_all(const json_t *config, struct warn_sink *warn, struct hparams
     if (!(eps >= 0 && eps < 1))
         return err_set(e, ERR_FORMAT, "%s: rms_norm_eps is %g, which is outside 0..1", where, eps);
     p->eps = (float)eps;
+    TRY(read_experts(config, p, e));
+    if (!strncmp(p->type, "deepseek", 8))
+        TRY(read_latent(config, p, e));
     TRY(read_act(config, p, e));
     TRY(read_windows(config, p, e));
-    return read_rope(config, p, warn, e);
+    TRY(read_rope(config, p, warn, e));
+    int32_t width = p->kv_lora ? p->nope_dim + p->rope_dim : p->head_dim;
+    p->attention_scale = 1.0f / sqrtf((float)width);
+    if (p->kv_lora && p->rope.scaling == ROPE_YARN)
+        p->attention_scale *= (float)(p->rope.score_scale * p->rope.score_scale);
+    return 0;
 }
 
-int hparams_read(const json_t *config, struct warn_sink *warn, struct hparams *ret, struct err *e)
+int hparams_read(const json_t *config, const char *type, struct warn_sink *warn, struct hparams *ret,
+                 struct err *e)
 {
     memset(ret, 0, sizeof(*ret));
+    snprintf(ret->type, sizeof(ret->type), "%s", type);
     int rc = read_all(config, warn, ret, e);
     if (rc)
         hparams_release(ret);

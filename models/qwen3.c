@@ -1,11 +1,9 @@
 /* qwen3.c: Qwen3 dense: each head's q and k are normalised before rotation. */
-#include <math.h>
-#include <stdio.h>
 #include "models/blocks.h"
 #include "models/models.h"
 #include "models/registry.h"
 
-static val block(struct maths *m, const struct hparams *p, val x, int32_t rope_id)
+val qwen3_attention(struct maths *m, const struct hparams *p, val x, int32_t rope_id)
 {
     val h = rms_norm(m, x, W(m, "input_layernorm.weight", EMBED), p->eps);
     val q = linear(m, h, p->attention_bias, "self_attn.q_proj", AXES(HEAD, HEAD_DIM), AXES(EMBED));
@@ -14,10 +12,14 @@ static val block(struct maths *m, const struct hparams *p, val x, int32_t rope_i
     q = rope(m, rms_norm(m, q, W(m, "self_attn.q_norm.weight", HEAD_DIM), p->eps), rope_id);
     k = rope(m, rms_norm(m, k, W(m, "self_attn.k_norm.weight", HEAD_DIM), p->eps), rope_id);
     val kv = kv_append(m, k, v);
-    val a = attend(m, q, kv, 1.0f / sqrtf((float)p->head_dim), window_of(p, m->layer));
-    x = add(m, x, linear(m, a, p->attention_bias, "self_attn.o_proj", AXES(EMBED), AXES(HEAD, HEAD_DIM)));
+    val a = attend(m, q, kv, p->attention_scale, window_of(p, m->layer));
+    return add(m, x, linear(m, a, p->attention_bias, "self_attn.o_proj", AXES(EMBED), AXES(HEAD, HEAD_DIM)));
+}
 
-    h = rms_norm(m, x, W(m, "post_attention_layernorm.weight", EMBED), p->eps);
+static val block(struct maths *m, const struct hparams *p, val x, struct shared_ids ids)
+{
+    x = qwen3_attention(m, p, x, ids.rope);
+    val h = rms_norm(m, x, W(m, "post_attention_layernorm.weight", EMBED), p->eps);
     return add(m, x, gated_mlp(m, p, h));
 }
 

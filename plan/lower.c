@@ -99,26 +99,11 @@ static int32_t staging_slot(struct plan *p, int row_axis, size_t row_bytes)
     return new_slot(p, s);
 }
 
-/* How many of a weight's axes are inputs of the matmuls that use it; 0: it is a vector (norm, bias). An
- * embedding table counts as [rows, cols] too. */
-static int n_inputs(const struct graph *g, val w)
-{
-    for (int i = 0; i < g->n_ops; i++) {
-        const struct op *o = &g->ops[i];
-        if (o->kind == OP_MATMUL && o->in[1].id == w.id)
-            return graph_value(g, o->in[0])->n_dims - 1;
-        if (o->kind == OP_EMBED && o->in[0].id == w.id)
-            return 1;
-        for (int k = 2; o->kind == OP_EXPERTS && k < 5; k++)
-            if (o->in[k].id == w.id)
-                return 1;
-    }
-    return 0;
-}
-
+/* One matrix for each expert, or for each head (latent attention's absorbed matrices). */
 static bool is_stacked(const struct value *w)
 {
-    return w->n_dims == 3 && w->dim[0] == AX_EXPERT;
+    bool heads = w->dim[0] == AX_HEAD && (w->dim[1] == AX_KV_LORA || w->dim[1] == AX_V_DIM);
+    return w->n_dims == 3 && (w->dim[0] == AX_EXPERT || heads);
 }
 
 /* What --quant may touch: weights that are multiplied with, but for the few that decide (routers and gates).
@@ -141,10 +126,13 @@ static enum dtype held_as(const struct lower *lo, val w, enum dtype src)
 {
     const struct graph *g = lo->p->graph;
     enum quant q = lo->p->opt.quant;
-    if (n_inputs(g, w) == 0)
+    if (weight_inputs(g, w) == 0)
         return DT_F32;
-    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16;
-    if (q == QUANT_NONE || !is_float || !may_quantise(g, w))
+    bool is_float = src == DT_F32 || src == DT_F16 || src == DT_BF16, f8 = src == DT_F8_E4M3;
+    const struct value *v = graph_value(g, w);
+    if (is_stacked(v) && v->dim[0] == AX_HEAD)
+        return is_float ? src : DT_F32; /* a part of a tensor, turned: no block format survives that */
+    if (q == QUANT_NONE || !(is_float || f8) || !may_quantise(g, w))
         return src;
     bool head = value_has(graph_value(g, w), AX_VOCAB);
     return q == QUANT_W4 && !head ? DT_I4G : DT_I8C;
@@ -176,7 +164,7 @@ static int weight_layout(const struct lower *lo, val w, int n_in, struct layout 
     if (p->opt.tp == 1)
         return 0;
     if (is_stacked(v)) {
-        *ret = split_on(p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
+        *ret = split_on(v->dim[0] == AX_HEAD ? AX_HEAD : p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
         return 0;
     }
     *ret = implied_layout(v, n_in);
@@ -218,7 +206,7 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     struct plan *p = lo->p;
     const struct graph *g = p->graph;
     const struct value *v = graph_value(g, w);
-    int n_in = n_inputs(g, w);
+    int n_in = weight_inputs(g, w);
     struct plan_weight pw = {.name = v->name,
                              .matrix = n_in > 0,
                              .stacked = is_stacked(v),
@@ -229,17 +217,22 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
     if (pw.matrix) {
         int first = pw.stacked, first_in = v->n_dims - n_in;
         if (pw.stacked)
-            pw.stack = split_mine(p, AX_EXPERT);
+            pw.stack = l.kind == LAY_SPLIT || v->dim[0] == AX_EXPERT
+                           ? split_mine(p, v->dim[0])
+                           : (struct range){0, g->axis_n[v->dim[0]]};
         pw.row = side_range(p, v, first, first_in, l);
         pw.col = side_range(p, v, first_in, v->n_dims, l);
         pw.all_rows = pw.all_cols = 1;
         for (int d = first; d < v->n_dims; d++)
             *(d < first_in ? &pw.all_rows : &pw.all_cols) *= g->axis_n[v->dim[d]];
         pw.cuts = split_cuts(p, v, n_in, l);
+        if (pw.src == DT_F8_E4M3 && p->opt.source && p->opt.source->scale_block) {
+            int32_t sr, sc;
+            p->opt.source->scale_block(p->opt.source, &sr, &sc);
+            pw.blocks = scale_blocks_at(sr, sc, pw.row.begin, pw.col.begin);
+        }
         struct wmat m;
-        int32_t block = dtype_info(pw.dtype)->block;
-        wmat_init(&m, pw.dtype, range_n(pw.row), range_n(pw.col), block == 256 ? pw.col.begin % block : 0,
-                  &pw.cuts);
+        plan_weight_mat(&pw, &m);
         pw.bytes = ROUND_UP(wmat_bytes(&m), 64) * (size_t)range_n(pw.stack);
     } else {
         pw.row = (struct range){0, 1};
@@ -368,7 +361,7 @@ static int share_of(const struct plan *p, enum op_kind k, const int32_t *in)
 {
     if (k == OP_MATMUL)
         return SHARE_COLS;
-    if (k == OP_ATTEND)
+    if (k == OP_ATTEND || k == OP_ABSORB || k == OP_EXPAND)
         return SHARE_TASKS;
     /* elementwise on fresh columns: stay with the thread that computed them, no barrier */
     if ((k == OP_ADD || k == OP_GLU) && (made_by_columns(p, in[0]) || made_by_columns(p, in[1])))
@@ -440,13 +433,23 @@ static void lower_op(struct lower *lo, int32_t i)
     if (o->kind == OP_MATMUL)
         in[0] = as_quantised(lo, in[0], &p->weights[p->slots[in[1]].weight], o->layer);
     if (o->kind == OP_ROPE)
-        in[2] = lo->rope_table[o->rope];
+        in[2] = lo->rope_table[o->rope.id];
     int32_t slot;
     if (o->kind == OP_KV_APPEND) {
         struct slot kv = {.kind = SLOT_KV, .v = o->out, .layout = out, .layer = p->n_kv_layers++};
         kv.dim_n[0] = local_n(p, AX_KV_HEAD, out);
-        p->kv_record_bytes = kv_record_bytes(p->opt.kv, g->axis_n[AX_HEAD_DIM]);
-        kv.row_bytes = 2 * (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens * p->kv_record_bytes;
+        bool latent = op_inputs(o) == 1;
+        if (latent)
+            kv.dim_n[0] = 1;
+        kv.kv.k_dim = g->axis_n[latent ? AX_LATENT : AX_HEAD_DIM];
+        kv.kv.v_dim = g->axis_n[latent ? AX_KV_LORA : AX_HEAD_DIM];
+        kv.kv.k_record = kv_record_bytes(p->opt.kv, kv.kv.k_dim);
+        kv.kv.v_record =
+            latent && p->opt.kv != KV_I8 ? kv.kv.k_record : kv_record_bytes(p->opt.kv, kv.kv.v_dim);
+        size_t records = (size_t)kv.dim_n[0] * (size_t)p->opt.page_tokens;
+        if (!latent || p->opt.kv == KV_I8)
+            kv.kv.v_at = records * kv.kv.k_record;
+        kv.row_bytes = records * kv.kv.k_record + (kv.kv.v_at ? records * kv.kv.v_record : 0);
         kv.offset = p->kv_page_bytes;
         p->kv_page_bytes += kv.row_bytes;
         slot = new_slot(p, kv);
@@ -595,7 +598,7 @@ int plan_lower(struct plan *p, struct err *e)
     }
     for (int i = 0; i < g->n_values && !rc; i++) {
         val w = {i};
-        int n_in = n_inputs(g, w);
+        int n_in = weight_inputs(g, w);
         if (g->values[i].kind == VAL_WEIGHT && n_in)
             rc = weight_layout(&lo, w, n_in, &lo.native[i], e);
     }

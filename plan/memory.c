@@ -16,7 +16,7 @@ static void touch(struct plan *p, int32_t slot, int32_t step)
 static bool in_place(int kind)
 {
     return kind == OP_ADD || kind == OP_ROPE || kind == OP_GLU || kind == OP_ALLREDUCE ||
-           kind == OP_RMS_NORM || kind == OP_GATE;
+           kind == OP_RMS_NORM || kind == OP_GATE || kind == OP_NORM_PART;
 }
 
 static void share_storage(struct plan *p)

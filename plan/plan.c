@@ -61,6 +61,15 @@ void plan_free(struct plan *p)
     xfree(p);
 }
 
+void plan_weight_mat(const struct plan_weight *w, struct wmat *ret)
+{
+    int32_t rows = range_n(w->row), cols = range_n(w->col), block = dtype_info(w->dtype)->block;
+    if (w->blocks.scale_rows && w->dtype == DT_F8_E4M3)
+        wmat_init_f8(ret, rows, cols, &w->blocks, &w->cuts);
+    else /* K-quants may be cut within their blocks of 256 */
+        wmat_init(ret, w->dtype, rows, cols, block == 256 ? w->col.begin % block : 0, &w->cuts);
+}
+
 uint64_t plan_digest(const void *bytes, size_t n)
 {
     unsigned char digest[EVP_MAX_MD_SIZE];

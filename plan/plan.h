@@ -54,6 +54,8 @@ static inline int32_t range_n(struct range r)
 /* What the planner must know of a weight in the checkpoint: its number format; DT_NONE: it is not there. */
 struct weight_source {
     enum dtype (*dtype_of)(const struct weight_source *s, const char *name);
+    /* Rows and columns that share a scale of float8 weights; NULL: no float8 here, or without scales. */
+    void (*scale_block)(const struct weight_source *s, int32_t *ret_rows, int32_t *ret_cols);
 };
 
 enum quant { QUANT_NONE, QUANT_W8A8, QUANT_W4 };
@@ -90,7 +92,16 @@ struct plan_weight {
     struct range stack;         /* this rank's experts; {0, 1} if not stacked */
     struct range row, col;      /* this rank's part */
     struct cuts cuts;           /* of the local columns; matrices only */
+    struct scale_blocks blocks; /* float8 with scales; else scale_rows is 0 */
     size_t bytes;               /* as held, all of the stack */
+};
+
+/* What a layer caches of a position and head: a K record and a V record, or one record of which the first
+ * v_dim elements are V (latents; not with int8, whose scale ends the record). */
+struct kv_form {
+    int32_t k_dim, v_dim;
+    size_t k_record, v_record; /* bytes */
+    size_t v_at; /* where V's records begin in a page; 0: V is K's beginning, v_record == k_record */
 };
 
 enum slot_kind { SLOT_WORK, SLOT_WEIGHT, SLOT_KV };
@@ -110,6 +121,7 @@ struct slot {
     int32_t root;          /* the slot whose storage this one shares (itself if none) */
     int32_t weight;        /* SLOT_WEIGHT: index into plan->weights */
     struct act_layout act; /* quantised activations; act.kind == ACT_F32 means plain floats */
+    struct kv_form kv;     /* SLOT_KV */
     int32_t layer;         /* SLOT_KV */
     int32_t def, last;     /* first and last step that touches it */
 };
@@ -166,12 +178,14 @@ struct plan {
     struct range layers;     /* this stage's; the first one has the embedding too, the last one the head */
     uint64_t weights_digest; /* names and formats of all weights, this rank's or not */
     size_t work_bytes, weight_bytes;
-    size_t kv_record_bytes; /* one head and position */
-    size_t kv_page_bytes;   /* one page of all layers, K and V, this rank */
+    size_t kv_page_bytes; /* one page of all layers, K and V, this rank */
     int32_t n_kv_layers;
     bool bits_equal;   /* this degree yields the same bits as one rank */
     char why_not[160]; /* if not */
 };
+
+/* The packed matrix (one of the stack) that a plan_weight describes, without data. */
+void plan_weight_mat(const struct plan_weight *w, struct wmat *ret);
 
 /* ERR_SPLIT says which degrees are legal for this model. */
 int plan_make(const struct graph *g, const struct plan_options *o, struct plan **ret, struct err *e);

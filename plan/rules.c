@@ -60,23 +60,36 @@ static void split_norm(const struct graph *g, const struct op *o, const struct l
 static void split_rope(const struct graph *g, const struct op *o, const struct layout *have,
                        struct layout *want, struct layout *out)
 {
-    want[0] = *out = have[0].kind == LAY_SPLIT && have[0].axis != AX_HEAD_DIM ? have[0] : WHOLE;
+    want[0] = *out = have[0].kind == LAY_SPLIT && (have[0].axis == AX_HEAD || have[0].axis == AX_KV_HEAD)
+                         ? have[0]
+                         : WHOLE;
 }
 
 static void split_kv(const struct graph *g, const struct op *o, const struct layout *have,
                      struct layout *want, struct layout *out)
 {
     const struct layout heads = split_on(AX_KV_HEAD);
-    *out = layout_eq(have[0], heads) || layout_eq(have[1], heads) ? heads : WHOLE;
+    bool two = op_inputs(o) == 2; /* a latent has no heads */
+    *out = two && (layout_eq(have[0], heads) || layout_eq(have[1], heads)) ? heads : WHOLE;
     want[0] = want[1] = *out;
 }
 
-/* The KV state lives in pages and cannot move: q follows it. */
+/* The KV state lives in pages and cannot move: q follows it. Where every rank has the whole state, q's heads
+ * may be split all the same (latent attention: one cached row serves all heads). */
 static void split_attend(const struct graph *g, const struct op *o, const struct layout *have,
                          struct layout *want, struct layout *out)
 {
+    const struct layout heads = split_on(AX_HEAD);
     want[1] = have[1];
-    want[0] = *out = have[1].kind == LAY_SPLIT ? split_on(AX_HEAD) : WHOLE;
+    want[0] = *out = have[1].kind == LAY_SPLIT || layout_eq(have[0], heads) ? heads : WHOLE;
+}
+
+/* One matrix a head: the heads of x where the matrices are. */
+static void split_heads(const struct graph *g, const struct op *o, const struct layout *have,
+                        struct layout *want, struct layout *out)
+{
+    want[1] = have[1];
+    want[0] = *out = have[1].kind == LAY_SPLIT ? have[1] : WHOLE;
 }
 
 static void split_select(const struct graph *g, const struct op *o, const struct layout *have,

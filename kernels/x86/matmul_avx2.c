@@ -345,20 +345,57 @@ static ALWAYS_INLINE void unpack_float(enum dtype t, const uint8_t *panel0, cons
     }
 }
 
+/* The same of float8, columns that share a scale block. */
+static ALWAYS_INLINE void unpack_f8(const uint8_t *codes0, const uint8_t *codes1, int n,
+                                    struct float_scratch *s)
+{
+    int i = 0;
+    for (; i + 2 <= n; i += 2) {
+        __m256 a[2], b[2];
+        prefetch_columns(DT_F8_E4M3, codes0, (size_t)i);
+        prefetch_columns(DT_F8_E4M3, codes1, (size_t)i);
+        f8_two_columns(codes0 + 8 * i, a);
+        f8_two_columns(codes1 + 8 * i, b);
+        s->column[i][0] = a[0];
+        s->column[i][1] = b[0];
+        s->column[i + 1][0] = a[1];
+        s->column[i + 1][1] = b[1];
+    }
+    if (i < n) {
+        s->column[i][0] = f8_column(codes0 + 8 * i);
+        s->column[i][1] = f8_column(codes1 + 8 * i);
+    }
+}
+
+/* At the end of a scale block: adds the scaled sums to those of the chunk. */
+static void fold_f8(__m256 scale0, __m256 scale1, int32_t n_tokens, __m256 (*acc)[2], __m256 (*sum)[2])
+{
+    for (int32_t i = 0; i < n_tokens; i++) {
+        sum[i][0] = _mm256_fmadd_ps(acc[i][0], scale0, sum[i][0]);
+        sum[i][1] = _mm256_fmadd_ps(acc[i][1], scale1, sum[i][1]);
+        acc[i][0] = acc[i][1] = _mm256_setzero_ps();
+    }
+}
+
 /* Panels p and p + 1; the latter is computed in vain, from p again, where it does not exist. */
 static void block_float(const struct wmat *w, const uint8_t *act, size_t act_stride, int32_t n_tokens,
                         int32_t p, int n_panels, float *y, size_t ldy)
 {
     const uint8_t *panel0 = wmat_panel(w, p), *panel1 = wmat_panel(w, p + n_panels - 1);
     struct float_scratch s;
-    __m256 part[TREE_PARTS * BLOCK_TOKENS * 2], acc[BLOCK_TOKENS][2];
+    __m256 part[TREE_PARTS * BLOCK_TOKENS * 2], acc[BLOCK_TOKENS][2], scaled[BLOCK_TOKENS][2];
+    const int is_f8 = w->dtype == DT_F8_E4M3;
+    __m256(*sum)[2] = is_f8 ? scaled : acc;
     for (int c = 0; c < w->cuts.n; c++) {
         int32_t end = w->cuts.at[c + 1];
         for (int32_t i = 0; i < n_tokens; i++)
-            acc[i][0] = acc[i][1] = _mm256_setzero_ps();
-        for (int32_t k = w->cuts.at[c]; k < end; k += FLOAT_STRETCH) {
-            int n_cols = MIN(FLOAT_STRETCH, end - k);
-            if (w->dtype == DT_F32)
+            acc[i][0] = acc[i][1] = sum[i][0] = sum[i][1] = _mm256_setzero_ps();
+        for (int32_t k = w->cuts.at[c], n_cols; k < end; k += n_cols) {
+            int32_t stop = scale_end(w, k, end), b = is_f8 ? f8_block(w, k) : 0;
+            n_cols = MIN(FLOAT_STRETCH, stop - k);
+            if (is_f8)
+                unpack_f8(panel0 + f8_column_at(b, k), panel1 + f8_column_at(b, k), n_cols, &s);
+            else if (w->dtype == DT_F32)
                 unpack_float(DT_F32, panel0, panel1, k, n_cols, &s);
             else if (w->dtype == DT_F16)
                 unpack_float(DT_F16, panel0, panel1, k, n_cols, &s);
@@ -368,10 +405,12 @@ static void block_float(const struct wmat *w, const uint8_t *act, size_t act_str
                 n = tile_tokens(n_tokens - i, TILE);
                 tiles_float[n](&s, n_cols, act + (size_t)i * act_stride + 4 * (size_t)k, act_stride, acc + i);
             }
+            if (is_f8 && k + n_cols == stop)
+                fold_f8(f8_scales(w, panel0, b), f8_scales(w, panel1, b), n_tokens, acc, sum);
         }
         for (int32_t i = 0; i < n_tokens; i++) {
-            tree8_push(part + 2 * i, 2 * BLOCK_TOKENS, c, acc[i][0]);
-            tree8_push(part + 2 * i + 1, 2 * BLOCK_TOKENS, c, acc[i][1]);
+            tree8_push(part + 2 * i, 2 * BLOCK_TOKENS, c, sum[i][0]);
+            tree8_push(part + 2 * i + 1, 2 * BLOCK_TOKENS, c, sum[i][1]);
         }
     }
     for (int32_t i = 0; i < n_tokens; i++)

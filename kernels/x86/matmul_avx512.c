@@ -78,7 +78,8 @@ struct scratch {
     union wide code[STRETCH][8][WIDE], scale[STRETCH][2][WIDE], min[STRETCH][WIDE];
 };
 struct sums {
-    __m512 acc[BLOCK_TOKENS][WIDE]; /* of the chunk at hand; i8c: int32 */
+    __m512 acc[BLOCK_TOKENS][WIDE]; /* of the chunk at hand; i8c: int32; float8: of the scale block at hand */
+    __m512 scaled[BLOCK_TOKENS][WIDE]; /* float8: of the chunk's scale blocks so far */
     __m512 part[TREE_PARTS * BLOCK_TOKENS * WIDE];
 };
 
@@ -246,13 +247,14 @@ static ALWAYS_INLINE void sums_zero(struct sums *sums, int32_t n_tokens)
 {
     for (int32_t i = 0; i < n_tokens; i++)
         for (int j = 0; j < WIDE; j++)
-            sums->acc[i][j] = _mm512_setzero_ps();
+            sums->acc[i][j] = sums->scaled[i][j] = _mm512_setzero_ps();
 }
-static ALWAYS_INLINE void sums_push(struct sums *sums, int chunk, int32_t n_tokens, int wide)
+static ALWAYS_INLINE void sums_push(struct sums *sums, __m512 (*leaf)[WIDE], int chunk, int32_t n_tokens,
+                                    int wide)
 {
     for (int32_t i = 0; i < n_tokens; i++)
         for (int j = 0; j < wide; j++)
-            tree16_push(sums->part + WIDE * i + j, WIDE * BLOCK_TOKENS, chunk, sums->acc[i][j]);
+            tree16_push(sums->part + WIDE * i + j, WIDE * BLOCK_TOKENS, chunk, leaf[i][j]);
 }
 static ALWAYS_INLINE void sums_store(const struct sums *sums, const struct wmat *w, int32_t n_tokens,
                                      int32_t p, int n_panels, float *y, size_t ldy)
@@ -315,7 +317,7 @@ static void block_int(const struct wmat *w, const struct steps *steps, const str
         }
         if (w->dtype == DT_I8C)
             finish_qc(&sums, c, a, act, act_stride, n_tokens, panel, wide);
-        sums_push(&sums, c, n_tokens, wide);
+        sums_push(&sums, sums.acc, c, n_tokens, wide);
     }
     sums_store(&sums, w, n_tokens, p, n_panels, y, ldy);
 }
@@ -394,20 +396,53 @@ static ALWAYS_INLINE void unpack_float(enum dtype t, const uint8_t *panel, int h
     }
 }
 
+/* The same of float8, columns that share a scale block. */
+static ALWAYS_INLINE void unpack_f8(const uint8_t *codes, int h, int n, struct float_scratch *s)
+{
+    int i = 0;
+    for (; i + 2 <= n; i += 2) {
+        __m256 column[2];
+        prefetch_columns(DT_F8_E4M3, codes, (size_t)i);
+        f8_two_columns(codes + 8 * i, column);
+        s->column[i][h / 2].half_f[h % 2] = column[0];
+        s->column[i + 1][h / 2].half_f[h % 2] = column[1];
+    }
+    if (i < n)
+        s->column[i][h / 2].half_f[h % 2] = f8_column(codes + 8 * i);
+}
+
+/* Float8 at the end of scale block b: adds the scaled sums to those of the chunk. */
+static ALWAYS_INLINE void fold_f8(struct sums *sums, const struct wmat *w, int32_t p, int n_panels, int32_t b,
+                                  int32_t n_tokens, int wide)
+{
+    union wide scale[WIDE];
+    for (int h = 0; h < 2 * wide; h++)
+        scale[h / 2].half_f[h % 2] = f8_scales(w, wmat_panel(w, p + MIN(h, n_panels - 1)), b);
+    for (int32_t i = 0; i < n_tokens; i++) {
+        for (int j = 0; j < wide; j++) {
+            sums->scaled[i][j] = _mm512_fmadd_ps(sums->acc[i][j], scale[j].f, sums->scaled[i][j]);
+            sums->acc[i][j] = _mm512_setzero_ps();
+        }
+    }
+}
+
 static void block_float(const struct wmat *w, const uint8_t *act, size_t act_stride, int32_t n_tokens,
                         int32_t p, int n_panels, float *y, size_t ldy)
 {
-    const int wide = n_panels > 2 ? 2 : 1;
+    const int wide = n_panels > 2 ? 2 : 1, is_f8 = w->dtype == DT_F8_E4M3;
     struct float_scratch s;
     struct sums sums;
     for (int c = 0; c < w->cuts.n; c++) {
         int32_t end = w->cuts.at[c + 1];
         sums_zero(&sums, n_tokens);
-        for (int32_t k = w->cuts.at[c]; k < end; k += FLOAT_STRETCH) {
-            int n_cols = MIN(FLOAT_STRETCH, end - k);
+        for (int32_t k = w->cuts.at[c], n_cols; k < end; k += n_cols) {
+            int32_t stop = scale_end(w, k, end), b = is_f8 ? f8_block(w, k) : 0;
+            n_cols = MIN(FLOAT_STRETCH, stop - k);
             for (int h = 0; h < 2 * wide; h++) {
                 const uint8_t *panel = wmat_panel(w, p + MIN(h, n_panels - 1));
-                if (w->dtype == DT_F32)
+                if (is_f8)
+                    unpack_f8(panel + f8_column_at(b, k), h, n_cols, &s);
+                else if (w->dtype == DT_F32)
                     unpack_float(DT_F32, panel, h, k, n_cols, &s);
                 else if (w->dtype == DT_F16)
                     unpack_float(DT_F16, panel, h, k, n_cols, &s);
@@ -419,8 +454,10 @@ static void block_float(const struct wmat *w, const uint8_t *act, size_t act_str
                 tiles_float[wide][n](&s, n_cols, act + (size_t)i * act_stride + 4 * (size_t)k, act_stride,
                                      sums.acc + i);
             }
+            if (is_f8 && k + n_cols == stop)
+                fold_f8(&sums, w, p, n_panels, b, n_tokens, wide);
         }
-        sums_push(&sums, c, n_tokens, wide);
+        sums_push(&sums, is_f8 ? sums.scaled : sums.acc, c, n_tokens, wide);
     }
     sums_store(&sums, w, n_tokens, p, n_panels, y, ldy);
 }

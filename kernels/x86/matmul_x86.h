@@ -302,6 +302,34 @@ static ALWAYS_INLINE void prefetch_columns(enum dtype t, const uint8_t *panel, s
     _mm_prefetch((const char *)panel + (t == DT_F32 ? 32 : 16) * k + 4096, _MM_HINT_T0);
 }
 
+/* Float8: a code's bits, spread out, are an f16 of 2^-8 times the value, subnormals included. NaN would be
+ * 480, but where there is one the scale is NaN (matmul_layout.h). */
+static ALWAYS_INLINE __m256 f8_from_halves(__m128i h)
+{
+    return _mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(0x1p8f));
+}
+static ALWAYS_INLINE __m256 f8_column(const uint8_t *at)
+{
+    __m128i h = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)at));
+    return f8_from_halves(_mm_and_si128(_mm_slli_epi16(h, 7), _mm_set1_epi16((short)0xbfff)));
+}
+static ALWAYS_INLINE void f8_two_columns(const uint8_t *at, __m256 column[2])
+{
+    __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)at));
+    h = _mm256_and_si256(_mm256_slli_epi16(h, 7), _mm256_set1_epi16((short)0xbfff));
+    column[0] = f8_from_halves(_mm256_castsi256_si128(h));
+    column[1] = f8_from_halves(_mm256_extracti128_si256(h, 1));
+}
+static ALWAYS_INLINE __m256 f8_scales(const struct wmat *w, const uint8_t *panel, int32_t b)
+{
+    return _mm256_loadu_ps((const float *)(const void *)(panel + f8_scales_at(w, b)));
+}
+/* Where the columns end that share column k's scale and lie before `end`, its chunk's end. */
+static ALWAYS_INLINE int32_t scale_end(const struct wmat *w, int32_t k, int32_t end)
+{
+    return w->dtype == DT_F8_E4M3 ? MIN(end, f8_block_end(w, f8_block(w, k))) : end;
+}
+
 /* n_tokens tokens, n panels: each sum is one chain of dependent fmas, and n * n_tokens of them take turns. */
 static ALWAYS_INLINE void few_float_panels(const struct wmat *w, enum dtype t, const uint8_t *act,
                                            size_t act_stride, int n_tokens, int32_t p, int n, float *y,
@@ -351,6 +379,76 @@ static ALWAYS_INLINE void few_float(const struct wmat *w, enum dtype t, const ui
         few_float_panels(w, t, act, act_stride, n_tokens, p, 1, y, ldy);
 }
 
+/* As few_float_panels. A chunk is a sum over its scale blocks. */
+static ALWAYS_INLINE void few_f8_panels(const struct wmat *w, const uint8_t *act, size_t act_stride,
+                                        int n_tokens, int32_t p, int n, float *y, size_t ldy)
+{
+    const uint8_t *panel = wmat_panel(w, p);
+    size_t step = w->panel_bytes;
+    __m256 part[TREE_PARTS * FEW_CHAINS];
+    for (int c = 0; c < w->cuts.n; c++) {
+        __m256 sum[FEW_CHAINS];
+        for (int i = 0; i < n * n_tokens; i++)
+            sum[i] = _mm256_setzero_ps();
+        for (int32_t k = w->cuts.at[c], end = w->cuts.at[c + 1]; k < end;) {
+            int32_t b = f8_block(w, k), stop = scale_end(w, k, end);
+            const uint8_t *codes = panel + f8_column_at(b, k), *x = act + 4 * (size_t)k;
+            __m256 acc[FEW_CHAINS];
+            UNROLL
+            for (int i = 0; i < n * n_tokens; i++)
+                acc[i] = _mm256_setzero_ps();
+            for (; k + 2 <= stop; k += 2, codes += 16, x += 8) {
+                UNROLL
+                for (int h = 0; h < n; h++) {
+                    __m256 wk[2];
+                    f8_two_columns(codes + (size_t)h * step, wk);
+                    UNROLL
+                    for (int i = 0; i < n_tokens; i++) {
+                        __m256 *a = &acc[h * n_tokens + i];
+                        const uint8_t *xi = x + (size_t)i * act_stride;
+                        *a = _mm256_fmadd_ps(wk[0], _mm256_set1_ps(load_float(xi)), *a);
+                        *a = _mm256_fmadd_ps(wk[1], _mm256_set1_ps(load_float(xi + 4)), *a);
+                    }
+                }
+            }
+            UNROLL
+            for (int h = 0; h < n; h++) {
+                __m256 wk = _mm256_setzero_ps(), scale = f8_scales(w, panel + (size_t)h * step, b);
+                if (k < stop)
+                    wk = f8_column(codes + (size_t)h * step);
+                UNROLL
+                for (int i = 0; i < n_tokens; i++) {
+                    int j = h * n_tokens + i;
+                    if (k < stop)
+                        acc[j] = _mm256_fmadd_ps(wk, _mm256_set1_ps(load_float(x + (size_t)i * act_stride)),
+                                                 acc[j]);
+                    sum[j] = _mm256_fmadd_ps(acc[j], scale, sum[j]);
+                }
+            }
+            k = stop;
+        }
+        for (int i = 0; i < n * n_tokens; i++)
+            tree8_push(part + i, FEW_CHAINS, c, sum[i]);
+    }
+    for (int h = 0; h < n; h++)
+        for (int i = 0; i < n_tokens; i++)
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)(p + h),
+                       tree8_join(part + h * n_tokens + i, FEW_CHAINS, w->cuts.n),
+                       w->rows - WMAT_PANEL * (p + h));
+}
+static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+{
+    (void)t;
+    int32_t p = panel0;
+    for (; p + 8 <= panel1 && n_tokens == 1; p += 8)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 8, y, ldy);
+    for (; p + 4 <= panel1; p += 4)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 4, y, ldy);
+    for (; p < panel1; p++)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 1, y, ldy);
+}
+
 /* ---- blocks of tokens ---- */
 
 /* Tokens of a block: as many as keep the activations in cache_bytes, in whole tiles. */
@@ -386,17 +484,19 @@ typedef void few_fn(const struct wmat *w, const uint8_t *act, size_t act_stride,
     }
 
 #define FEW_FLOAT 3
-#define DEFINE_FEW_FLOAT(name, dtype)                                                                        \
-    DEFINE_FEW(name, few_float, dtype, 1)                                                                    \
-    DEFINE_FEW(name, few_float, dtype, 2)                                                                    \
-    DEFINE_FEW(name, few_float, dtype, 3)
-DEFINE_FEW_FLOAT(f32, DT_F32)
-DEFINE_FEW_FLOAT(f16, DT_F16)
-DEFINE_FEW_FLOAT(bf16, DT_BF16)
+#define DEFINE_FEW_FLOAT(name, few, dtype)                                                                   \
+    DEFINE_FEW(name, few, dtype, 1)                                                                          \
+    DEFINE_FEW(name, few, dtype, 2)                                                                          \
+    DEFINE_FEW(name, few, dtype, 3)
+DEFINE_FEW_FLOAT(f32, few_float, DT_F32)
+DEFINE_FEW_FLOAT(f16, few_float, DT_F16)
+DEFINE_FEW_FLOAT(bf16, few_float, DT_BF16)
+DEFINE_FEW_FLOAT(f8, few_f8, DT_F8_E4M3)
 static few_fn *const few_floats[DT_COUNT][FEW_FLOAT + 1] = {
     [DT_F32] = {NULL, few_f32_1, few_f32_2, few_f32_3},
     [DT_F16] = {NULL, few_f16_1, few_f16_2, few_f16_3},
     [DT_BF16] = {NULL, few_bf16_1, few_bf16_2, few_bf16_3},
+    [DT_F8_E4M3] = {NULL, few_f8_1, few_f8_2, few_f8_3},
 };
 
 /* X(name, few, tile, dtype) for each integer type. */

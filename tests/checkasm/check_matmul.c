@@ -77,6 +77,22 @@ static void put_half(struct check *c, enum scales kind, uint8_t *at)
     memcpy(at, &h, 2);
 }
 
+/* Any codes but NaN, or those alone whose conversion is delicate: zeros, subnormals, the largest. Scales as
+ * wanted. */
+static void fill_panel_f8(struct check *c, const struct wmat *w, uint8_t *panel, enum random_floats scales)
+{
+    static const uint8_t delicate[] = {0, 1, 7, 8, 9, 15, 16, 0x7e, 0x78, 0x40};
+    bool some = random_bits(c) & 1;
+    for (size_t i = 0; i < w->panel_bytes; i++) {
+        uint8_t code = (uint8_t)(random_bits(c) & 0x7f);
+        if (some || code == 0x7f)
+            code = delicate[random_bits(c) % ARRAY_LEN(delicate)];
+        panel[i] = code | (uint8_t)(random_bits(c) & 0x80);
+    }
+    for (int32_t b = 0; w->cols && b <= f8_block(w, w->cols - 1); b++)
+        random_floats(c, scales, (float *)(void *)(panel + f8_scales_at(w, b)), WMAT_PANEL);
+}
+
 /* Fills the panels: random bytes, of which the floating-point fields get the wanted kind. */
 static void fill_panels(struct check *c, struct wmat *w, enum scales kind)
 {
@@ -85,6 +101,10 @@ static void fill_panels(struct check *c, struct wmat *w, enum scales kind)
     for (int32_t p = 0; p < w->n_panels; p++) {
         uint8_t *panel = wmat_panel(w, p);
         size_t n = (size_t)w->cols * WMAT_PANEL;
+        if (w->dtype == DT_F8_E4M3) {
+            fill_panel_f8(c, w, panel, like[kind]);
+            continue;
+        }
         if (w->dtype == DT_F32) {
             random_floats(c, like[kind], (float *)(void *)panel, n);
         } else if (is_float_weight(w->dtype)) {
@@ -125,8 +145,13 @@ static void check_case(struct check *c, enum dtype t, int i)
     int32_t cols = i < 8 ? 32 * i : random_int(c, 0, i % 16 ? 400 : 1700), rows = random_int(c, 1, 60);
     int32_t n_tokens = i < 34 ? i : random_int(c, 1, 100),
             skip = is_k_quant(t) ? 32 * random_int(c, 0, 7) : 0;
-    struct cuts cuts = random_cuts(c, cols, is_float_weight(t) ? 1 : 32);
+    struct cuts cuts = random_cuts(c, cols, act_kind_of(t) == ACT_F32 ? 1 : 32);
     wmat_init(&w, t, rows, cols, skip, &cuts);
+    if (t == DT_F8_E4M3 && i % 8) { /* else without scales */
+        static const int32_t sizes[] = {1, 7, 32, 64, 128, 200, INT32_MAX};
+        int32_t n = sizes[random_bits(c) % ARRAY_LEN(sizes)];
+        wmat_init_f8(&w, rows, cols, &(struct scale_blocks){128, n, 0, random_int(c, 0, n - 1)}, &cuts);
+    }
     w.data = guarded(c, wmat_bytes(&w), 64);
     fill_panels(c, &w, (enum scales)(i % SCALES_KINDS));
     act_layout_init(&a, act_kind_of(t), cols, &cuts);
@@ -189,6 +214,8 @@ static void bench_mul(struct check *c, enum dtype t)
     for (int i = 0; i <= YOKE_CHUNKS; i++)
         cuts.at[i] = COLS / YOKE_CHUNKS * i;
     wmat_init(&w, t, ROWS, COLS, 0, &cuts);
+    if (t == DT_F8_E4M3)
+        wmat_init_f8(&w, ROWS, COLS, &(struct scale_blocks){128, 128, 0, 0}, &cuts);
     size_t bytes = wmat_bytes(&w);
     w.data = big_alloc(bytes, "bench", NULL);
     act_layout_init(&a, act_kind_of(t), COLS, &cuts);

@@ -117,7 +117,7 @@ def random_k_blocks(rng, q, rows, cols, std):
 
 def quantize(rng, x, q, std):
     if q in (Q.Q4_K, Q.Q5_K, Q.Q6_K):
-        data = random_k_blocks(rng, q, *x.shape, std)
+        data = random_k_blocks(rng, q, x.size // x.shape[-1], x.shape[-1], std).reshape(*x.shape[:-1], -1)
         y = gguf.quants.dequantize(data, q)
         assert 0.7 * std < y.std() < 1.4 * std and abs(y.mean()) < 0.1 * std, (q, y.std() / std, y.mean() / std)
         return data
@@ -162,7 +162,10 @@ def write_header(w, spec, config, toy, name):
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(config.rope_parameters["factor"])
         w.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+    write_tokenizer(w, config, toy)
 
+
+def write_tokenizer(w, config, toy):
     tokens, types, merges = toy.pieces(config.vocab_size)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre(toy.pre)

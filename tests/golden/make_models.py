@@ -240,14 +240,14 @@ def compare(here, there):
     return bad
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(doc, models, ggufs, make_model, make_gguf, models_dir, ggufs_dir):
+    ap = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--check", action="store_true")
     ap.add_argument("names", nargs="*", help="models (default: all)")
     args = ap.parse_args()
-    names = args.names or [*MODELS, *GGUFS]
-    if unknown := [n for n in names if n not in MODELS and n not in GGUFS]:
-        sys.exit(f"no such model: {', '.join(unknown)}; there are {', '.join([*MODELS, *GGUFS])}")
+    names = args.names or [*models, *ggufs]
+    if unknown := [n for n in names if n not in models and n not in ggufs]:
+        sys.exit(f"no such model: {', '.join(unknown)}; there are {', '.join([*models, *ggufs])}")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -256,19 +256,20 @@ def main():
     with tempfile.TemporaryDirectory() if args.check else contextlib.nullcontext(HERE) as out:
         out = pathlib.Path(out)
         for name in names:
-            if name in MODELS:
-                v = make_model(name, out / "models")
+            if name in models:
+                v = make_model(name, out / models_dir)
             else:
-                v = make_gguf(name, out / "gguf")
+                v = make_gguf(name, out / ggufs_dir)
             margins = [p["margin"] for p in v.prompts if "margin" in p]
+            routing = [p["routing"] for p in v.prompts if "routing" in p]
             print(f"{name}: scale {np.std([r.numpy() for r in v.rows]):.2f} noise {v.noise:.1e}"
-                  + (f" least margin {min(margins):.3f}" if margins else ""), flush=True)
+                  + (f" least margin {min(margins):.3f}" if margins else "")
+                  + (f" routing {min(routing):.4f}" if routing else ""), flush=True)
         if args.check:
             bad = compare(HERE, out)
             print("\n".join(bad) or f"{len(names)} models: as committed")
-            return bool(bad)
-    return 0
+            sys.exit(bool(bad))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__doc__, MODELS, GGUFS, make_model, make_gguf, "models", "gguf")

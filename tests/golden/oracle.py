@@ -3,6 +3,7 @@
 Everything here is deterministic: the same versions (requirements.txt) give the same bytes of weights, and the same
 logits up to the order in which the machine's BLAS adds.
 """
+import contextlib
 import json
 import pathlib
 import zlib
@@ -29,9 +30,13 @@ def weight_std(name, shape, tied):
     if name.endswith("embed_tokens.weight"):
         return 0.15 if tied else 0.5  # small when tied: or every token would predict itself
     if name.endswith("lm_head.weight"):
-        return 2.0 / shape[1] ** 0.5
-    gain = 1.3 if "q_proj" in name or "k_proj" in name else 1.0
-    return gain / shape[1] ** 0.5
+        return 2.0 / shape[-1] ** 0.5
+    gain = 1.0
+    if any(part in name for part in ("q_proj", "k_proj", "q_b_proj", "kv_b_proj")):
+        gain = 1.3
+    elif name.endswith("mlp.gate.weight"):
+        gain = 1.5  # a router of clear preferences
+    return gain / shape[-1] ** 0.5
 
 
 def randomize(model, name, tied):
@@ -78,16 +83,25 @@ def greedy(model, ids, n, eos, wants_eos=False, unwanted=(), clear=CLEAR[0]):
     return (out, round(least, 4)) if again == out else None
 
 
+@contextlib.contextmanager
 def fake_int8(model, group):
-    """Hooks that round the input of every matrix product to int8, one scale per `group` values (0: per token)."""
+    """Rounds the input of every matrix product to int8, one scale per `group` values (0: per token). Routers and
+    the gate of a shared expert are spared: their weights stay f32 in every format."""
+    exact = {id(p) for n, p in model.named_parameters() if n.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))}
+    linear = torch.nn.functional.linear
 
-    def hook(_, args):
-        x = args[0]
+    def rounded(x, w, bias=None):
+        if id(w) in exact:
+            return linear(x, w, bias)
         y = x.reshape(*x.shape[:-1], -1, group) if group else x.unsqueeze(-2)
         scale = y.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
-        return ((y / scale).round() * scale).reshape(x.shape)
+        return linear(((y / scale).round() * scale).reshape(x.shape), w, bias)
 
-    return [m.register_forward_pre_hook(hook) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    torch.nn.functional.linear = rounded
+    try:
+        yield
+    finally:
+        torch.nn.functional.linear = linear
 
 
 class Vectors:
@@ -107,25 +121,33 @@ class Vectors:
         self.prompts.append({"ids": ids, "positions": positions, "row": len(self.rows), **extra})
         self.rows += list(x[positions])
 
+    def draw(self, n):
+        return torch.randint(self.vocab, (n,), generator=self.g).tolist()
+
+    def judge(self, ids):
+        """What else is to be said of a prompt with its continuation; None if it is no good."""
+        return {}
+
     def add_random(self, n, positions, wants_eos=False, unwanted=()):
         """A prompt of n random ids whose continuation is well-defined; found by trying."""
         for clear in CLEAR:
             for _ in range(TRIES):
-                ids = torch.randint(self.vocab, (n,), generator=self.g).tolist()
+                ids = self.draw(n)
                 if not self.want_greedy:
-                    return self.keep(ids, positions, {})
+                    if (more := self.judge(ids)) is not None:
+                        return self.keep(ids, positions, more)
+                    continue
                 found = greedy(self.model, ids, GREEDY, self.eos, wants_eos, unwanted, clear)
-                if found:
+                more = self.judge(ids + found[0][:-1]) if found else None
+                if more is not None:
                     finish = "eos" if wants_eos else "length"
-                    return self.keep(ids, positions, {"greedy": found[0], "margin": found[1], "finish": finish})
+                    return self.keep(ids, positions, {"greedy": found[0], "margin": found[1], "finish": finish, **more})
         raise SystemExit(f"{self.name}: no prompt of {n} ids with a clear continuation; other weights are needed")
 
     def int8_rms(self, group):
         """Root mean square of the logits' change when activations are int8, in standard deviations of logits."""
-        hooks = fake_int8(self.model, group)
-        d = torch.cat([logits_of(self.model, p["ids"])[p["positions"]] for p in self.prompts])
-        for h in hooks:
-            h.remove()
+        with fake_int8(self.model, group):
+            d = torch.cat([logits_of(self.model, p["ids"])[p["positions"]] for p in self.prompts])
         x = torch.stack(self.rows)
         return float((d - x).square().mean().sqrt() / x.std())
 

@@ -33,6 +33,9 @@ void fixture_open(struct fixture *f, const char *path, struct fixture_options o)
     f->vocab = f->hparams.vocab;
     int32_t max_tokens = o.max_tokens ? o.max_tokens : 256;
     struct team_options t = {.tp = o.tp ? o.tp : 1,
+                             .pp = o.pp,
+                             .dp = o.dp,
+                             .ep = o.ep,
                              .threads = o.threads ? o.threads : 1,
                              .level = o.level,
                              .quant = o.quant,
@@ -55,6 +58,11 @@ void fixture_close(struct fixture *f)
 }
 
 void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk)
+{
+    fixture_run_in(f, 0, s, n, chunk);
+}
+
+void fixture_run_in(struct fixture *f, int lane, struct sequence *s, int n, int32_t chunk)
 {
     int32_t budget = team_plan(f->team)->opt.max_tokens;
     int32_t *token, *pos, *row, *pages, done[FIXTURE_MAX_SPANS] = {0}, left = n;
@@ -88,7 +96,8 @@ void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk)
         b.n_out = b.n_tokens;
         struct err e = {0};
         const float *logits = NULL;
-        must(team_tick(f->team, &b, &logits, &e), &e);
+        must(team_post(f->team, lane, &b, &e), &e);
+        must(team_wait(f->team, lane, &logits, &e), &e);
         for (int i = 0, at = 0; i < n; i++) {
             if (at == b.n_spans || spans[at].pages != pages + i * per_seq)
                 continue;

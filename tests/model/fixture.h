@@ -16,7 +16,8 @@ struct fixture {
 };
 
 struct fixture_options {
-    int tp, threads;
+    int tp, threads; /* 0: 1 */
+    int pp, dp, ep;  /* 0: 1 */
     enum quant quant;
     enum kv_dtype kv;
     enum cpu_level level;
@@ -40,6 +41,8 @@ struct sequence {
 /* Runs all sequences to their end together; each tick takes up to `chunk` tokens (0: all) of each, in the
  * order given, as long as the tick's budget lasts. */
 void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk);
+/* The same in one lane of several. */
+void fixture_run_in(struct fixture *f, int lane, struct sequence *s, int n, int32_t chunk);
 
 json_t *golden_json(const char *path);
 float *golden_floats(const char *path, size_t n); /* exactly n; xfree() */

@@ -39,6 +39,28 @@ static void test_bf16_round_trip(void **state)
     }
 }
 
+/* All codes by the definition; a few by hand. */
+static void test_f8_e4m3(void **state)
+{
+    (void)state;
+    for (int h = 0; h < 256; h++) {
+        int exp = h >> 3 & 15, man = h & 7;
+        double want = exp ? ldexp(8 + man, exp - 10) : ldexp(man, -9);
+        float f = f8_e4m3_to_f32((uint8_t)h);
+        assert_int_equal(!!signbit(f), h >> 7);
+        if ((h & 0x7f) == 0x7f)
+            assert_true(isnan(f));
+        else
+            assert_true(f == (h & 0x80 ? -want : want));
+    }
+    assert_true(f8_e4m3_to_f32(0x38) == 1);
+    assert_true(f8_e4m3_to_f32(0x7e) == 448);
+    assert_true(f8_e4m3_to_f32(0xfe) == -448);
+    assert_true(f8_e4m3_to_f32(0x08) == 0x1p-6f); /* the least normal one */
+    assert_true(f8_e4m3_to_f32(0x07) == 0x1.cp-7f);
+    assert_true(f8_e4m3_to_f32(0x01) == 0x1p-9f);
+}
+
 static void test_buf(void **state)
 {
     (void)state;
@@ -93,11 +115,9 @@ static void test_arena_and_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16_round_trip),
-        cmocka_unit_test(test_bf16_round_trip),
-        cmocka_unit_test(test_buf),
-        cmocka_unit_test(test_json_errors),
-        cmocka_unit_test(test_arena_and_cpu),
+        cmocka_unit_test(test_f16_round_trip), cmocka_unit_test(test_bf16_round_trip),
+        cmocka_unit_test(test_f8_e4m3),        cmocka_unit_test(test_buf),
+        cmocka_unit_test(test_json_errors),    cmocka_unit_test(test_arena_and_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

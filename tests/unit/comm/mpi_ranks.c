@@ -4,8 +4,8 @@
  *                             for a moment, so as to show that they find out by themselves, and say so
  *   mpi_ranks die             the same, but the launcher may end the others before they can say anything
  *   mpi_ranks abort           rank 1 gives up
- *   mpi_ranks busy            the last rank computes for longer than silence may last: nothing happens; exits
- * 0 mpi_ranks stop            the last rank stops (SIGSTOP), as if its host was gone; rank 0 computes on
+ *   mpi_ranks busy            the last rank computes for longer than silence may last: no harm; exits 0
+ *   mpi_ranks stop            the last rank stops (SIGSTOP), as if its host was gone; rank 0 computes on
  * mixed: as if each two ranks were a host: messages between, groups of one host in shared memory.
  */
 #include <mpi.h>
@@ -138,5 +138,5 @@ int main(int argc, char **argv)
     comm_close(c);
     if (mixed)
         MPI_Abort(MPI_COMM_WORLD, -rc);
-    return 2; /* not reached: comm_close ends the process */
+    return 2; /* and the others end with it */
 }

@@ -41,7 +41,7 @@ struct mock {
     struct engine_options opt;
     int32_t *kv; /* [n_pages, page_tokens] */
     float *logits;
-    int64_t n_ticks, fail_at; /* fail_at: the tick that loses a rank; -1: none */
+    int64_t n_ticks, n_rows, fail_at; /* fail_at: the tick that loses a rank; -1: none */
     struct job *jobs;
     int32_t n_jobs;
     int32_t oldest; /* the job that was so after the last tick */
@@ -171,6 +171,7 @@ static int mock_tick(void *ctx, const struct batch *b, const float **ret_logits,
         rows += b->spans[i].n;
     }
     assert_int_equal(rows, b->n_tokens);
+    m->n_rows += rows;
     check_order(m, b);
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct span *s = &b->spans[i];
@@ -286,7 +287,8 @@ static struct job *add(struct mock *m, int32_t n_prompt, struct request_params p
     memset(eos, 0, sizeof(eos));
     struct request_view v;
     request_look(j->r, &v);
-    assert_int_equal(v.finish, j->n_want == 0 && j->want_finish == FINISH_LENGTH ? FINISH_LENGTH : FINISH_NONE);
+    assert_int_equal(v.finish,
+                     j->n_want == 0 && j->want_finish == FINISH_LENGTH ? FINISH_LENGTH : FINISH_NONE);
     if (v.finish)
         j->fate = FATE_FINISHED; /* nothing was wanted */
     return j;
@@ -526,6 +528,48 @@ static void test_preemption_by_hand(void **state)
     mock_release(&m);
 }
 
+/* A prompt does not take the last page, which a running request will need: it waits instead of being
+ * preempted. */
+static void test_page_left_free(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    struct backend b = roomy;
+    b.n_pages = 5;
+    mock_init(&m, b, plain);
+    struct job *a = add(&m, 4, wants(8), on_token);
+    step(&m, 1);
+    struct job *c = add(&m, 16, wants(2), on_token);
+    step(&m, 2); /* a's second page, and two for c's first chunk */
+    assert_int_equal(m.n_rows, 4 + 1 + 8);
+    run_to_end(&m); /* a's third page is there when it comes to it */
+    engine_stats(m.en, &s);
+    assert_int_equal(s.preemptions, 0);
+    assert_int_equal(look(a).n_output, 8);
+    assert_int_equal(look(c).n_output, 2);
+    mock_release(&m);
+}
+
+/* use_past: False computes the whole sequence for each token. */
+static void test_recompute(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    struct engine_options o = plain;
+    for (int i = 0; i < 2; i++) {
+        o.recompute = i == 1;
+        mock_init(&m, roomy, o);
+        add(&m, 4, wants(3), on_token);
+        run_to_end(&m);
+        assert_int_equal(m.n_rows, o.recompute ? 4 + 5 + 6 : 4 + 1 + 1);
+        engine_stats(m.en, &s);
+        assert_int_equal(s.prefill_tokens, 4);
+        assert_int_equal(s.decode_tokens, 2);
+        assert_true(s.decode_s > 0);
+        mock_release(&m);
+    }
+}
+
 static void test_limits(void **state)
 {
     struct mock m;
@@ -703,6 +747,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finish_names),   cmocka_unit_test(test_chunks_by_hand),
         cmocka_unit_test(test_max_batch),      cmocka_unit_test(test_preemption_by_hand),
+        cmocka_unit_test(test_page_left_free), cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_limits),         cmocka_unit_test(test_long_output),
         cmocka_unit_test(test_errors),         cmocka_unit_test(test_rank_lost),
         cmocka_unit_test(test_nothing_finite), cmocka_unit_test(test_episodes),

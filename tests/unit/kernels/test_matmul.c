@@ -27,6 +27,7 @@ static float rnd_float(void)
 static const enum dtype block_types[] = {DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,
                                          DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K};
 static const enum dtype float_types[] = {DT_F32, DT_F16, DT_BF16};
+static const enum dtype scaled_types[] = {DT_F8_E4M3}; /* floats with scales of blocks */
 static int is_k(enum dtype t)
 {
     return t == DT_Q4_K || t == DT_Q5_K || t == DT_Q6_K;
@@ -101,8 +102,10 @@ static struct element element(enum dtype t, const uint8_t *row, int k)
         e.code = ((q < 2 ? ql & 15 : ql >> 4) | (qh >> (2 * q) & 3) << 4) - 32;
         break;
     }
-    default: /* f32, f16, bf16 */
-        if (t == DT_F32)
+    default: /* f32, f16, bf16, f8_e4m3 (its value without the block's scale) */
+        if (t == DT_F8_E4M3)
+            e.scale = f8_e4m3_to_f32(b[0]);
+        else if (t == DT_F32)
             memcpy(&e.scale, b, 4);
         else
             e.scale = t == DT_F16 ? half(b) : bf16_to_f32((uint16_t)(b[0] | b[1] << 8));
@@ -132,6 +135,11 @@ static void fill_row(enum dtype t, uint8_t *row, int cols, enum scales s)
     size_t bytes = dtype_bytes(t, (size_t)cols), step = (size_t)dtype_info(t)->block_bytes;
     for (size_t i = 0; i < bytes; i++)
         row[i] = (uint8_t)(rnd(8) ? rnd(256) : rnd(2) * 255);
+    for (size_t i = 0; i < bytes && t == DT_F8_E4M3; i++)
+        if ((row[i] & 0x7f) == 0x7f)
+            row[i] ^= (uint8_t)(1 + rnd(127)); /* not NaN */
+    if (t == DT_F8_E4M3)
+        return;
     for (size_t i = 0; i < bytes; i += step) {
         float f = rnd_float();
         uint16_t h = t == DT_BF16 ? f32_to_bf16(f) : rnd_half(s), m = rnd_half(s);
@@ -188,6 +196,9 @@ struct problem {
     struct cuts cuts;
     uint8_t *src; /* rows of src_t, src_stride bytes apart */
     size_t src_stride;
+    struct scale_blocks blocks; /* f8_e4m3, and its scales: rows of f32, at odd addresses */
+    uint8_t *scales;
+    size_t scale_stride;
     struct wmat w;
     struct act_layout a;
     float *x;        /* [n_tokens, cols] */
@@ -200,6 +211,37 @@ static void *exactly(size_t bytes)
     return xaligned(64, bytes ? bytes : 1);
 }
 
+static float scale_of(const struct problem *p, int32_t r, int32_t k)
+{
+    float f;
+    int64_t br = ((int64_t)r + p->blocks.row_in_block) / p->blocks.scale_rows;
+    int64_t bk = ((int64_t)k + p->blocks.col_in_block) / p->blocks.scale_cols;
+    memcpy(&f, p->scales + (size_t)br * p->scale_stride + 4 * (size_t)bk, 4);
+    return f;
+}
+
+/* Blocks of all shapes, slices that begin anywhere in them. */
+static void make_scales(struct problem *p, enum scales s)
+{
+    static const int32_t sizes[] = {128, 128, 128, 1, 3, 8, 20, 64, 200, INT32_MAX};
+    struct scale_blocks *b = &p->blocks;
+    b->scale_rows = sizes[rnd(ARRAY_LEN(sizes))];
+    b->scale_cols = sizes[rnd(ARRAY_LEN(sizes))];
+    b->row_in_block = (int32_t)rnd(2) * (int32_t)rnd((uint32_t)b->scale_rows);
+    b->col_in_block = (int32_t)rnd(2) * (int32_t)rnd((uint32_t)b->scale_cols);
+    int64_t block_rows = p->rows ? ((int64_t)b->row_in_block + p->rows - 1) / b->scale_rows + 1 : 0;
+    int64_t block_cols = p->cols ? ((int64_t)b->col_in_block + p->cols - 1) / b->scale_cols + 1 : 0;
+    p->scale_stride = 4 * (size_t)block_cols + 1 + rnd(3);
+    p->scales = exactly((size_t)block_rows * p->scale_stride);
+    for (int64_t i = 0; i < block_rows; i++) {
+        for (int64_t j = 0; j < block_cols; j++) {
+            enum scales kind = s == SCALES_MIXED ? (enum scales)rnd(3) : s;
+            float f = rnd_float() * (kind == SCALES_TINY ? 1e-38f : kind == SCALES_HUGE ? 3e38f : 0.01f);
+            memcpy(p->scales + (size_t)i * p->scale_stride + 4 * j, &f, 4);
+        }
+    }
+}
+
 static void problem_make(struct problem *p, enum scales s)
 {
     int32_t block = dtype_info(p->src_t)->block, src_cols = ROUND_UP(p->skip + p->cols, block);
@@ -207,6 +249,8 @@ static void problem_make(struct problem *p, enum scales s)
     p->src = exactly((size_t)p->rows * p->src_stride);
     for (int32_t r = 0; r < p->rows; r++)
         fill_row(p->src_t, p->src + (size_t)r * p->src_stride, src_cols, s);
+    if (p->t == DT_F8_E4M3)
+        make_scales(p, s);
     p->x = exactly((size_t)p->n_tokens * (size_t)p->cols * 4);
     for (int64_t i = 0; i < (int64_t)p->n_tokens * p->cols; i++)
         p->x[i] = rnd(10) ? rnd_float() * (s == SCALES_USUAL ? 1 : 1000) : (float)rnd(2);
@@ -215,12 +259,22 @@ static void problem_make(struct problem *p, enum scales s)
 static void problem_pack(struct problem *p)
 {
     wmat_init(&p->w, p->t, p->rows, p->cols, p->skip, &p->cuts);
+    if (p->t == DT_F8_E4M3)
+        wmat_init_f8(&p->w, p->rows, p->cols, &p->blocks, &p->cuts);
     p->w.data = exactly(wmat_bytes(&p->w));
     memset(p->w.data, 0xa5, wmat_bytes(&p->w));
     int32_t half_way = p->rows / 2 / WMAT_PANEL * WMAT_PANEL; /* two calls, as two threads would */
-    wmat_pack(&p->w, half_way, p->rows - half_way, p->src_t, p->src + (size_t)half_way * p->src_stride,
-              p->src_stride);
-    wmat_pack(&p->w, 0, half_way, p->src_t, p->src, p->src_stride);
+    for (int32_t row0 = half_way, n = p->rows - half_way; row0 >= 0; row0 -= half_way, n = half_way) {
+        const uint8_t *src = p->src + (size_t)row0 * p->src_stride;
+        int64_t below = ((int64_t)row0 + p->blocks.row_in_block) / MAX(p->blocks.scale_rows, 1);
+        if (p->t == DT_F8_E4M3)
+            wmat_pack_f8(&p->w, row0, n, src, p->src_stride, p->scales + (size_t)below * p->scale_stride,
+                         p->scale_stride);
+        else
+            wmat_pack(&p->w, row0, n, p->src_t, src, p->src_stride);
+        if (half_way == 0)
+            break;
+    }
     act_layout_init(&p->a, act_kind_of(p->t), p->cols, &p->cuts);
     p->y = exactly((size_t)p->n_tokens * (size_t)p->rows * 4);
     p->want = exactly((size_t)p->n_tokens * (size_t)p->rows * 4);
@@ -244,6 +298,7 @@ static void problem_run(struct problem *p, const struct matmul_kernels *k, float
 static void problem_free(struct problem *p)
 {
     xfree(p->src);
+    xfree(p->scales);
     xfree(p->w.data);
     xfree(p->x);
     xfree(p->act);
@@ -272,7 +327,20 @@ static float contract(const struct problem *p, int32_t t, int32_t r, double *ret
     for (int c = 0; c < p->cuts.n; c++) {
         int32_t begin = p->cuts.at[c], end = p->cuts.at[c + 1];
         float acc = 0;
-        if (act_kind_of(p->t) == ACT_F32) {
+        if (p->t == DT_F8_E4M3) {
+            for (int32_t k = begin, first = begin; k < end; first = k) {
+                float block = 0, scale = scale_of(p, r, k);
+                do {
+                    float w = element(p->src_t, row, k).scale;
+                    block = fmaf(w, x[k], block);
+                    *ret_exact += (double)scale * w * x[k];
+                    *ret_size += fabs((double)scale * w * x[k]);
+                    k++;
+                } while (k < end && (k + (int64_t)p->blocks.col_in_block) % p->blocks.scale_cols);
+                acc = fmaf(block, scale, acc);
+                assert_true(k > first);
+            }
+        } else if (act_kind_of(p->t) == ACT_F32) {
             for (int32_t k = begin; k < end; k++) {
                 float w = element(p->src_t, row, k).scale;
                 acc = fmaf(w, x[k], acc);
@@ -394,12 +462,15 @@ static void test_contract(void **state)
         check_type(float_types[i], float_types[i]);
         check_type(DT_I8C, float_types[i]);
     }
+    for (size_t i = 0; i < 5 * ARRAY_LEN(scaled_types); i++)
+        check_type(scaled_types[i / 5], scaled_types[i / 5]);
 }
 
 /* Long chunks: more columns than any kernel keeps in its inner buffers. */
 static void test_long_rows(void **state)
 {
-    static const enum dtype types[] = {DT_Q4_0, DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q6_K, DT_BF16, DT_I8C};
+    static const enum dtype types[] = {DT_Q4_0, DT_Q5_1, DT_Q8_0, DT_Q4_K,
+                                       DT_Q6_K, DT_BF16, DT_I8C,  DT_F8_E4M3};
     for (size_t i = 0; i < ARRAY_LEN(types); i++) {
         struct problem p = {
             .t = types[i], .src_t = types[i] == DT_I8C ? DT_F32 : types[i], .rows = 17, .n_tokens = 5};
@@ -458,6 +529,11 @@ static void check_slices(enum dtype t, enum dtype src_t, const struct matmul_ker
             for (int c = 0; c <= per; c++)
                 s.cuts.at[c] = p.cuts.at[first + c] - begin;
             s.skip = begin % block;
+            if (t == DT_F8_E4M3) {
+                int64_t at = (int64_t)begin + p.blocks.col_in_block;
+                s.blocks.col_in_block = (int32_t)(at % p.blocks.scale_cols);
+                s.scales = p.scales + 4 * (at / p.blocks.scale_cols);
+            }
             s.src = p.src + dtype_bytes(src_t, (size_t)(begin - s.skip));
             s.act = NULL;
             s.x = exactly((size_t)s.n_tokens * (size_t)s.cols * 4);
@@ -469,6 +545,7 @@ static void check_slices(enum dtype t, enum dtype src_t, const struct matmul_ker
             part[rank] = s.y;
             s.y = NULL;
             s.src = NULL;
+            s.scales = NULL;
             problem_free(&s);
         }
         for (int i = 0; i < p.n_tokens * p.rows; i++) {
@@ -497,6 +574,8 @@ static void test_slices(void **state)
                 check_slices(DT_I8C, float_types[j], &k);
                 check_slices(DT_I4G, float_types[j], &k);
             }
+            for (int j = 0; j < 4; j++)
+                check_slices(DT_F8_E4M3, DT_F8_E4M3, &k);
         }
     }
 }
@@ -509,8 +588,8 @@ static void test_splits(void **state)
     for (int l = 0, n = n_levels(levels); l < n; l++) {
         struct matmul_kernels k;
         matmul_kernels_init(&k, levels[l]);
-        for (size_t j = 0; j < ARRAY_LEN(block_types) + 5; j++) {
-            static const enum dtype more[] = {DT_F32, DT_F16, DT_BF16, DT_I8C, DT_I4G};
+        for (size_t j = 0; j < ARRAY_LEN(block_types) + 6; j++) {
+            static const enum dtype more[] = {DT_F32, DT_F16, DT_BF16, DT_I8C, DT_I4G, DT_F8_E4M3};
             enum dtype t = j < ARRAY_LEN(block_types) ? block_types[j] : more[j - ARRAY_LEN(block_types)];
             struct problem p = {.t = t, .src_t = t == DT_I8C || t == DT_I4G ? DT_F32 : t};
             p.rows = 85;
@@ -547,7 +626,7 @@ static void test_splits(void **state)
 static void test_nan_and_infinity(void **state)
 {
     static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q8_0, DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                       DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_I8C,  DT_I4G};
+                                       DT_Q5_1, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_I8C,  DT_I4G,  DT_F8_E4M3};
     enum cpu_level levels[4];
     for (int l = 0, n = n_levels(levels); l < n; l++) {
         struct matmul_kernels k;
@@ -650,7 +729,7 @@ static void test_i4g(void **state)
             for (int i = 0; i < 12; i++) /* nearly Gaussian, as weights are */
                 sum += rnd_float();
             if (r == 3) /* exactly representable */
-                sum = 0.25f * (float)(k % 32 == 5 ? -8 : (int)rnd(16) - 8);
+                sum = 0.25f * (float)(k % 32 == 4 ? -8 : (int)rnd(16) - 8);
             if (r == 4)
                 sum = 0;
             if (r == 5)
@@ -708,6 +787,152 @@ static void test_i4g(void **state)
     problem_free(&p);
 }
 
+/* Each code by each level and by each reader, times each other: one column, one row a code. */
+static void test_f8_codes(void **state)
+{
+    enum { N = 256 };
+    struct cuts cuts = {.n = 1, .at = {0, 1}};
+    struct scale_blocks blocks = scale_blocks_at(1, 128, 0, 0);
+    enum cpu_level levels[4];
+    struct wmat w;
+    uint8_t code[N];
+    float scale[N], row, floats[N], x[64], y[64 * N];
+    for (int i = 0; i < N; i++) {
+        code[i] = (uint8_t)i;
+        scale[i] = 0x1.23456p-5f;
+    }
+    for (int i = 0; i < 64; i++)
+        x[i] = i ? rnd_float() : 1;
+    wmat_init_f8(&w, N, 1, &blocks, &cuts);
+    w.data = exactly(wmat_bytes(&w));
+    wmat_pack_f8(&w, 0, N, code, 1, scale, 4);
+    f8_rows_to_f32(code, 1, N, 1, &blocks, scale, 4, floats);
+    for (int i = 0; i < N; i++) {
+        wmat_row(&w, i, &row);
+        assert_true(same_bits(row, scale[i] * f8_e4m3_to_f32((uint8_t)i)) && same_bits(row, floats[i]));
+        assert_int_equal(isnan(row), i % 128 == 127);
+    }
+    for (int l = 0, n = n_levels(levels); l < n; l++) {
+        for (int tokens = 1; tokens <= 64; tokens = 4 * tokens) {
+            struct matmul_kernels k;
+            matmul_kernels_init(&k, levels[l]);
+            k.mul[DT_F8_E4M3](&w, x, 4, tokens, 0, w.n_panels, y, N);
+            for (int i = 0; i < tokens * N; i++) {
+                float acc = fmaf(f8_e4m3_to_f32((uint8_t)(i % N)), x[i / N], 0);
+                assert_true(same_bits(y[i], fmaf(acc, scale[0], 0)));
+            }
+        }
+    }
+    xfree(w.data);
+}
+
+/* Rows and columns of a whole matrix, cut out anywhere, as a rank of a split model has them: read back and as
+ * floats they are the whole's, their products its rows. NaN is where the codes say. */
+static void test_f8_places(void **state)
+{
+    enum { ROWS = 300, COLS = 333 };
+    static uint8_t code[ROWS][COLS];
+    static float want[ROWS][COLS];
+    enum cpu_level levels[4];
+    for (int round = 0; round < 60; round++) {
+        int32_t br = round % 3 ? 128 : 1 + (int32_t)rnd(140), bc = round % 4 ? 128 : 1 + (int32_t)rnd(140);
+        int32_t scales_per_row = (COLS + bc - 1) / bc;
+        float *scale = exactly(4 * (size_t)((ROWS + br - 1) / br * scales_per_row));
+        for (int32_t i = 0; i < (ROWS + br - 1) / br * scales_per_row; i++)
+            scale[i] = 0.001f + rnd_float();
+        for (int r = 0; r < ROWS; r++) {
+            fill_row(DT_F8_E4M3, code[r], COLS, SCALES_USUAL);
+            if (round % 2 && rnd(40) == 0)
+                code[r][rnd(COLS)] = rnd(2) ? 0x7f : 0xff;
+            for (int k = 0; k < COLS; k++)
+                want[r][k] = scale[r / br * scales_per_row + k / bc] * f8_e4m3_to_f32(code[r][k]);
+        }
+        int32_t r0 = (int32_t)rnd(ROWS), rows = 1 + (int32_t)rnd((uint32_t)(ROWS - r0));
+        int32_t k0 = (int32_t)rnd(COLS), cols = 1 + (int32_t)rnd((uint32_t)(COLS - k0));
+        struct scale_blocks blocks = scale_blocks_at(br, bc, r0, k0);
+        const float *from = scale + r0 / br * scales_per_row + k0 / bc;
+        struct cuts cuts = rnd_cuts(cols, 1 + (int)rnd(YOKE_CHUNKS), 1);
+        struct wmat w;
+        wmat_init_f8(&w, rows, cols, &blocks, &cuts);
+        w.data = exactly(wmat_bytes(&w));
+        for (int32_t at = 0, n; at < rows; at += n) { /* as a loader does, by pieces */
+            n = 8 * (1 + (int32_t)rnd(6));
+            n = MIN(rows - at, n);
+            wmat_pack_f8(&w, at, n, &code[r0 + at][k0], COLS,
+                         scale + (r0 + at) / br * scales_per_row + k0 / bc, 4 * (size_t)scales_per_row);
+        }
+        float *floats = exactly(4 * (size_t)rows * (size_t)cols), *row = exactly(4 * (size_t)cols);
+        f8_rows_to_f32(&code[r0][k0], COLS, rows, cols, &blocks, from, 4 * (size_t)scales_per_row, floats);
+        for (int32_t r = 0; r < rows; r++) {
+            wmat_row(&w, r, row);
+            for (int32_t k = 0; k < cols; k++) {
+                float f = want[r0 + r][k0 + k];
+                assert_true(same_bits(floats[r * cols + k], f));
+                if (!same_bits(row[k], f)) { /* only a NaN of the same row and block excuses that */
+                    int found = 0;
+                    for (int32_t j = k0; j < k0 + cols; j++)
+                        found |= j / bc == (k0 + k) / bc && isnan(want[r0 + r][j]);
+                    assert_true(found && isnan(row[k]));
+                }
+            }
+        }
+        float *x = exactly(4 * (size_t)cols), *y = exactly(4 * (size_t)rows);
+        for (int32_t k = 0; k < cols; k++)
+            x[k] = rnd(10) ? rnd_float() : 0;
+        for (int l = 0, n = n_levels(levels); l < n; l++) {
+            struct matmul_kernels k;
+            matmul_kernels_init(&k, levels[l]);
+            k.mul[DT_F8_E4M3](&w, x, 4 * (size_t)cols, 1, 0, w.n_panels, y, (size_t)rows);
+            for (int32_t r = 0; r < rows; r++) {
+                float leaf[YOKE_CHUNKS];
+                for (int c = 0; c < cuts.n; c++) {
+                    leaf[c] = 0;
+                    for (int32_t i = cuts.at[c]; i < cuts.at[c + 1];) {
+                        int32_t b = (k0 + i) / bc;
+                        float acc = 0;
+                        for (; i < cuts.at[c + 1] && (k0 + i) / bc == b; i++)
+                            acc = fmaf(f8_e4m3_to_f32(code[r0 + r][k0 + i]), x[i], acc);
+                        leaf[c] = fmaf(acc, scale[(r0 + r) / br * scales_per_row + b], leaf[c]);
+                    }
+                }
+                assert_true(same_bits(y[r], tree_of(leaf, cuts.n)));
+            }
+        }
+        xfree(scale);
+        xfree(w.data);
+        xfree(floats);
+        xfree(row);
+        xfree(x);
+        xfree(y);
+    }
+}
+
+/* Without scales (a plain float8 tensor) they are 1; and the bytes are what the header promises. */
+static void test_f8_plain(void **state)
+{
+    struct cuts cuts = even_cuts(70, 3, 1);
+    struct wmat w;
+    uint8_t code[9][70];
+    float row[70];
+    for (int r = 0; r < 9; r++)
+        fill_row(DT_F8_E4M3, code[r], 70, SCALES_USUAL);
+    wmat_init(&w, DT_F8_E4M3, 9, 70, 0, &cuts);
+    assert_int_equal(wmat_bytes(&w), 2 * ROUND_UP(32 + 8 * 70, 64));
+    w.data = exactly(wmat_bytes(&w));
+    wmat_pack(&w, 0, 9, DT_F8_E4M3, code, 70);
+    for (int r = 0; r < 9; r++) {
+        wmat_row(&w, r, row);
+        for (int k = 0; k < 70; k++)
+            assert_true(row[k] == f8_e4m3_to_f32(code[r][k]));
+    }
+    xfree(w.data);
+    cuts = even_cuts(7168, YOKE_CHUNKS, 1);
+    wmat_init_f8(&w, 2048, 7168, &(struct scale_blocks){128, 128, 0, 0}, &cuts);
+    assert_int_equal(wmat_bytes(&w), 2048 / 8 * (56 * (32 + 8 * 128)));
+    wmat_init_f8(&w, 2048, 7168, &(struct scale_blocks){128, 128, 5, 1}, &cuts); /* one block more */
+    assert_int_equal(wmat_bytes(&w), 2048 / 8 * ROUND_UP(57 * 32 + 8 * 7168, 64));
+}
+
 /* Packed bytes stay near the file's (8-row panels, long rows). */
 static void test_sizes(void **state)
 {
@@ -734,6 +959,9 @@ int main(void)
         cmocka_unit_test(test_nan_and_infinity),
         cmocka_unit_test(test_i4g),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_f8_codes),
+        cmocka_unit_test(test_f8_places),
+        cmocka_unit_test(test_f8_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
