@@ -217,7 +217,7 @@ static void *beat_main(void *arg)
             judge(b, now);
         if (!lost && family_check(b->family, NULL))
             lost = now;
-        if (lost && b->ends && now - lost >= MS(quit ? 2 * BEAT_GRACE_MS : BEAT_GRACE_MS))
+        if (lost && b->ends && now - lost >= MS(quit ? BEAT_GRACE_MS * 3 / 2 : BEAT_GRACE_MS))
             end_process(b, quit);
         if (quit && !(lost && b->ends))
             return NULL;

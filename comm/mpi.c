@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #ifdef YOKE_MPI
+#include "base/clock.h"
 #include "base/mem.h"
 #include "comm/beat.h"
 #include "comm/net.h"
@@ -69,6 +70,7 @@ static struct {
     void (*close)(struct comm *c);
     struct family *(*family)(struct comm *c);
     int opened, finalize, watched, lost; /* lost: 1: a rank, 2: a host */
+    int64_t closed;
 } world;
 
 /* At exit, after main has said what happened; MPI_Finalize would wait for the lost. Who ends now makes the
@@ -79,8 +81,9 @@ static void leave(int status, void *ctx)
 {
     (void)ctx;
     fflush(NULL); /* what follows may not */
-    const int ms = world.lost > 1 ? BEAT_GRACE_MS : world.watched ? 500 : 0;
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+    const int64_t wait_ms = world.lost > 1 ? BEAT_GRACE_MS : world.watched ? 500 : 0;
+    while (clock_ns() < world.closed + wait_ms * 1000000)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     if (world.lost == 1)
         MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
     if (!status)
@@ -94,6 +97,7 @@ static void world_close(struct comm *c)
         c->ops->barrier(c, NULL);
     if (atomic_load(&world.family(c)->fault->state) != FAULT_NONE)
         world.lost = world.family(c)->far ? 2 : 1;
+    world.closed = clock_ns();
     world.close(c);
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
