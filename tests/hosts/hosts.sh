@@ -19,6 +19,7 @@ hosts_sandbox() {
             hosts_skip "this machine does not let us make namespaces"
         HOSTS_INSIDE=1 exec unshare --mount --net --pid --uts --ipc --fork --kill-child --mount-proc bash "$0" "$@"
     fi
+    [ $$ = 1 ] || { echo "HOSTS_INSIDE is set, but this is no sandbox"; exit 1; }
     trap 'exit 143' TERM
     trap 'exit 130' INT
     mount -t tmpfs tmpfs /run

@@ -26,6 +26,11 @@ fail() {
 # TCP gives up, which is the kernel's setting (net.ipv4.tcp_retries2: a quarter of an hour); it holds nothing any more.
 left_over() { (pgrep -x 'yoke|mpi_ranks'; pgrep -x mpirun) | tr '\n' ' '; }
 
+kill_ours() { # PID...: all processes that we can see are the sandbox's
+    [ $$ = 1 ] || exit 1
+    [ $# = 0 ] || kill -9 "$@" 2>/dev/null
+}
+
 nothing_left() { # within so many tenths of a second
     local i
     for ((i = 0; i < $1; i++)); do
@@ -91,10 +96,10 @@ ends_naming() { # SINCE PATTERN
     nothing_left 100
     local took=$(($(date +%s%N) - $1)) left
     left=$(left_over)
-    [ -z "$left" ] || { kill -9 $left; fail "still there after 10 s: $left"; return; }
+    [ -z "$left" ] || { kill_ours $left; fail "still there after 10 s: $left"; return; }
     wait $pid
     rc=$?
-    pkill -9 -x orted
+    kill_ours $(pgrep -x orted)
     [ $rc != 0 ] || fail "exit code 0" || return
     grep -Eq "$2" $out || fail "the output does not name it: $2" || return
     echo "    $((took / 1000000)) ms, exit code $rc: $(grep -Em1 "$2" $out | cut -c1-230)"
@@ -165,9 +170,9 @@ short_cut() {
         sleep 0.1
     done
     [ "$after" -gt "$before" ] || fail "does not go on after two seconds without a link"
-    pkill -x mpirun
+    kill $(pgrep -x mpirun)
     wait $pid
-    nothing_left 50 || { fail "left over: $(left_over)"; kill -9 $(left_over); }
+    nothing_left 50 || { fail "left over: $(left_over)"; kill_ours $(left_over); }
 }
 
 busy() { # a rank that computes for longer than silence may last is not lost
