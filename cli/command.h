@@ -14,6 +14,7 @@ int command_plan(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_logits(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_tokenize(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_launch(struct settings *s, struct warn_sink *warn, struct err *e);
+int command_shard(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_template(struct settings *s, struct warn_sink *warn, struct err *e);
 
 /* The process's exit code for an error code (0 included); docs/options.md lists them. */

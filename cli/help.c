@@ -29,6 +29,10 @@ static const struct command_info commands[] = {
      "yoke template -m MODEL --messages chat.json --var enable_thinking=false"},
     {CMD_LOGITS, "logits", "the model's scores for what comes next",
      "yoke logits -m MODEL -p \"The capital of France is\" --json"},
+    {CMD_SHARD, "shard", "pack a model for a split, once, so that runs start at once; or check such a set",
+     "yoke shard -m MODEL --tp 4 --quant w8a8 -o MODEL-tp4\n"
+     "yoke run -m MODEL-tp4 -p \"The capital of France is\"\n"
+     "yoke shard -m MODEL-tp4 --verify"},
     {0, "options", "print the reference of all options (docs/options.md)", NULL},
     {0, "version", "print the version", NULL},
     {0, "help", "explain a command, an option or a YAML key: yoke help top_k", NULL},

@@ -54,6 +54,7 @@ static const struct entry entries[] = {
     {"launch", command_launch, false},
     {"tokenize", command_tokenize, false},
     {"template", command_template, false},
+    {"shard", command_shard, false},
 };
 
 /* What goes wrong on one rank mostly does on all, and one sentence is enough: the others wait, and if rank 0

@@ -72,6 +72,8 @@ const char *command_name(enum command c)
         return "template";
     case CMD_LAUNCH:
         return "launch";
+    case CMD_SHARD:
+        return "shard";
     }
     return NULL;
 }

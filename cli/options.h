@@ -36,7 +36,7 @@ enum {
 };
 
 /* All that open a model; those that need ranks. */
-#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE)
+#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE | CMD_SHARD)
 #define CMD_EVERY  (CMD_ALL | CMD_LAUNCH)
 #define CMD_ENGINE (CMD_RUN | CMD_PLAN | CMD_LOGITS)
 

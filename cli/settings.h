@@ -29,7 +29,8 @@ enum command {
     CMD_LOGITS = 1 << 2,
     CMD_TOKENIZE = 1 << 3,
     CMD_TEMPLATE = 1 << 4,
-    CMD_LAUNCH = 1 << 5
+    CMD_LAUNCH = 1 << 5,
+    CMD_SHARD = 1 << 6
 };
 
 /* In order of precedence. */
@@ -113,7 +114,8 @@ struct settings {
 
     /* MindFormers' way of starting. */
     int run_mode;
-    bool use_parallel, auto_trans_ckpt;
+    bool use_parallel;
+    bool auto_trans_ckpt; /* a shard set written for another split is cut anew */
     const char *src_strategy, *output_dir;
     struct strings predict_data, modal_type, adapter_id, overrides;
     const char *pet_type;
@@ -125,7 +127,7 @@ struct settings {
     bool prompts_unescape; /* "\n" in a line of the prompts file is a newline (--predict_data FILE) */
     bool chat, interactive;
     const char *system;
-    const char *output; /* NULL: text on standard output only */
+    const char *output; /* NULL: text on standard output only; shard: the folder to write */
     bool skip_special_tokens, skip_prompt;
     struct sampling_settings sample;
     int64_t num_beams;
@@ -135,6 +137,7 @@ struct settings {
     int64_t block_size, num_blocks, seq_length, max_batch, prefill_chunk, threads;
     int cpu, bind;
     int quant, kv_dtype;
+    bool verify; /* shard sets: compare the bytes with their sums */
     const char *compute_dtype, *params_dtype;
     uint64_t memory; /* bytes; 0: what the machine has */
     bool stats;

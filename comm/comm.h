@@ -89,9 +89,11 @@ int comm_mpi_rank(void);
 int comm_mpi_local_size(void);
 /* Joins the world that the launcher made. Without MPI in the build: ERR_UNSUPPORTED. One call a process. The
  * environment variable YOKE_COMM=net keeps ranks of one host out of shared memory (for tests and for
- * sandboxes that forbid it). Close all groups split from the world, then the world: that ends MPI. If a rank
- * was lost or gave up MPI cannot be ended in good order: then the process should exit, with a code other than
- * 0, whereupon the launcher ends all other ranks.
+ * sandboxes that forbid it). Close all groups split from the world, then the world: that waits for the other
+ * ranks to do so and ends MPI. If a rank was lost or gave up, MPI ends with the process instead, and takes
+ * all other ranks with it; the exit code is that of the process. So report the error, then exit soon: where
+ * there are several hosts, a process that takes more than seconds to do so ends by itself, with code 9 and a
+ * line on standard error.
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
 /* What its bytes travel over, for reports: "shared memory", "TCP", ... */

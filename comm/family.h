@@ -27,7 +27,8 @@ int fault_set(struct fault *f, const char *why);
 struct family {
     _Atomic int refs;
     struct fault *fault;
-    void (*poll)(struct family *f);                  /* looks for news from elsewhere; may be NULL */
+    _Atomic int far;                /* the fault is that a host, or the link to it, is lost */
+    void (*poll)(struct family *f); /* looks for news from elsewhere; may be NULL */
     void (*tell)(struct family *f, const char *why); /* spreads a fault found here; may be NULL */
     void (*gone)(struct family *f);                  /* frees, at the last reference */
 };

@@ -2,11 +2,18 @@
 #include "comm/comm.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #ifdef YOKE_MPI
+#include "base/clock.h"
+#include "base/mem.h"
+#include "comm/beat.h"
 #include "comm/net.h"
+#include "comm/peer.h"
 #include "comm/shm.h"
 #endif
 
@@ -62,30 +69,64 @@ static struct {
     struct comm_ops ops; /* those of the world comm, but for close */
     void (*close)(struct comm *c);
     struct family *(*family)(struct comm *c);
-    int opened, finalize;
+    int opened, finalize, watched, lost; /* lost: 1: a rank, 2: a host */
+    int64_t closed;
 } world;
+
+/* At exit, after main has said what happened; MPI_Finalize would wait for the lost. Who ends now makes the
+ * launcher end all others, and they, too, should have noticed and said what they know. If a host is lost,
+ * mpirun itself should notice first: it ends its job well then, but were it told to end it because a rank has
+ * failed, it would wait for the lost host. */
+static void leave(int status, void *ctx)
+{
+    (void)ctx;
+    fflush(NULL); /* what follows may not */
+    const int64_t wait_ms = world.lost > 1 ? BEAT_GRACE_MS : world.watched ? 500 : 0;
+    while (clock_ns() < world.closed + wait_ms * 1000000)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    if (world.lost == 1)
+        MPI_Abort(MPI_COMM_WORLD, status ? status : -ERR_RANK_LOST);
+    if (!status)
+        _exit(-ERR_RANK_LOST); /* whatever main thinks, this was not a success */
+}
 
 static void world_close(struct comm *c)
 {
-    int lost = atomic_load(&world.family(c)->fault->state) != FAULT_NONE;
+    /* Who is done first waits here rather than in MPI_Finalize, which would not notice that a host goes. */
+    if (world.watched)
+        c->ops->barrier(c, NULL);
+    if (atomic_load(&world.family(c)->fault->state) != FAULT_NONE)
+        world.lost = world.family(c)->far ? 2 : 1;
+    world.closed = clock_ns();
     world.close(c);
     if (!world.finalize)
         return; /* who embeds yoke has started MPI, and ends it */
-    if (lost)
-        return; /* MPI_Finalize would wait for the lost. That we end without it makes the launcher end all. */
-    MPI_Finalize();
+    if (world.lost)
+        on_exit(leave, NULL);
+    else
+        MPI_Finalize();
 }
 
-/* Which host am I on? The lowest rank there names it. */
+/* Which host am I on? The lowest rank there names it. MPI goes by the daemon that started a process; where
+ * one daemon started processes in several containers, their host names tell them apart. */
 static int host_of(MPI_Comm comm, int *ret, int *ret_hosts)
 {
     MPI_Comm near;
-    int rank, rc;
+    int rank, n, rc;
     MPI_Comm_rank(comm, &rank);
     if ((rc = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &near)))
         return rc;
+    struct comm_peer mine, *all;
+    peer_self(&mine, rank);
+    MPI_Comm_size(near, &n);
+    XNEW_N(all, (size_t)n);
+    rc = MPI_Allgather(&mine, (int)sizeof(mine), MPI_BYTE, all, (int)sizeof(mine), MPI_BYTE, near);
     int host = rank;
-    if ((rc = MPI_Bcast(&host, 1, MPI_INT, 0, near)) || (rc = MPI_Comm_free(&near)))
+    for (int r = n - 1; r >= 0 && !rc; r--)
+        if (!strcmp(all[r].host, mine.host))
+            host = all[r].rank;
+    xfree(all);
+    if (rc || (rc = MPI_Comm_free(&near)))
         return rc;
     int leads = host == rank, hosts = 0;
     if ((rc = MPI_Allreduce(&leads, &hosts, 1, MPI_INT, MPI_SUM, comm)))
@@ -134,8 +175,10 @@ int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
         return err_set(e, ERR_USAGE, "YOKE_COMM=shm, but the ranks are on %d hosts", hosts);
 
     struct comm *net, *c;
-    if ((rc = net_new(all, host, !how || strcmp(how, "net"), near ? 0 : max_bytes, &net, e)))
+    if ((rc = net_new(all, host, !how || strcmp(how, "net"), near ? 0 : max_bytes, &net, e)) ||
+        (hosts > 1 && (rc = net_watch(net, world.finalize, e))))
         return rc;
+    world.watched = hosts > 1;
     c = net;
     if (near) { /* messages only serve to meet */
         rc = shm_processes_split(net, 0, net->rank, max_bytes, NULL, &c, e);

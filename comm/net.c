@@ -8,6 +8,7 @@
 
 #include "base/cpu.h"
 #include "base/mem.h"
+#include "comm/beat.h"
 #include "comm/peer.h"
 #include "comm/shm.h"
 #include "comm/tree.h"
@@ -30,20 +31,46 @@
 
 #define WATCH_NS 100000000
 
-enum { TAG_COLLECTIVE = 1, TAG_MESSAGE, TAG_FAULT };
+enum { TAG_COLLECTIVE = 1, TAG_MESSAGE, TAG_FAULT, TAG_BEAT };
+
+/* How long the news of a fault may take to leave, and to wait for the lock for it: a thread stuck in a call
+ * of MPI holds it for good. */
+#define TELL_MS 300
 
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
 
+bool net_lock_ms(int ms)
+{
+    /* By turns and naps: pthread_mutex_timedlock goes by the wall clock, which may jump. */
+    for (; pthread_mutex_trylock(&mpi_lock); ms--) {
+        if (ms <= 0)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return true;
+}
+
+void net_unlock(void)
+{
+    pthread_mutex_unlock(&mpi_lock);
+}
+
 /* ---- the family of a world of several hosts: its fault travels by messages ---- */
+
+struct news {
+    int far;
+    char why[sizeof(((struct fault *)0)->why)];
+};
 
 struct world {
     struct family f;
     struct fault fault;
     MPI_Comm control;
-    MPI_Request news; /* always pending until a fault comes */
-    char in[sizeof(((struct fault *)0)->why)];
-    char out[sizeof(((struct fault *)0)->why)];
+    MPI_Request news; /* into `in`: always pending until a fault comes */
+    struct news in, out;
     int rank, size;
+    struct beat *beat; /* watches other hosts, if there are any */
+    bool ends;         /* a fault ends the process, so nothing needs to be freed after it */
 };
 
 int net_error(struct err *e, const char *call, int rc)
@@ -59,33 +86,39 @@ static void world_poll(struct family *f)
 {
     struct world *w = (struct world *)f;
     int done = 0;
-    pthread_mutex_lock(&mpi_lock);
+    if (!net_lock_ms(1))
+        return;
     if (w->news != MPI_REQUEST_NULL && MPI_Test(&w->news, &done, MPI_STATUS_IGNORE))
         done = 0;
-    pthread_mutex_unlock(&mpi_lock);
-    if (done) /* who found it has told everyone: no need to spread it further */
-        fault_set(&w->fault, w->in);
+    net_unlock();
+    if (done) { /* who found it has told everyone: no need to spread it further */
+        w->f.far = w->in.far;
+        fault_set(&w->fault, w->in.why);
+    }
 }
 
 static void world_tell(struct family *f, const char *why)
 {
     struct world *w = (struct world *)f;
-    snprintf(w->out, sizeof(w->out), "%s", why);
+    w->out.far = f->far;
+    snprintf(w->out.why, sizeof(w->out.why), "%s", why);
     MPI_Request *req;
+    if (!net_lock_ms(TELL_MS))
+        return;
     XNEW_N(req, (size_t)w->size);
-    pthread_mutex_lock(&mpi_lock);
     for (int r = 0; r < w->size; r++) {
         req[r] = MPI_REQUEST_NULL;
         if (r != w->rank)
-            MPI_Isend(w->out, (int)sizeof(w->out), MPI_BYTE, r, TAG_FAULT, w->control, &req[r]);
+            MPI_Isend(&w->out, (int)sizeof(w->out), MPI_BYTE, r, TAG_FAULT, w->control, &req[r]);
     }
     pthread_mutex_unlock(&mpi_lock);
     /* Messages to the dead never complete. */
-    for (int ms = 0, done = 0; ms < 300 && !done; ms++) {
-        pthread_mutex_lock(&mpi_lock);
-        if (MPI_Testall(w->size, req, &done, MPI_STATUSES_IGNORE))
-            done = 0;
-        pthread_mutex_unlock(&mpi_lock);
+    for (int ms = 0, done = 0; ms < TELL_MS && !done; ms++) {
+        if (net_lock_ms(TELL_MS - ms)) {
+            if (MPI_Testall(w->size, req, &done, MPI_STATUSES_IGNORE))
+                done = 0;
+            net_unlock();
+        }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     xfree(req);
@@ -94,6 +127,9 @@ static void world_tell(struct family *f, const char *why)
 static void world_gone(struct family *f)
 {
     struct world *w = (struct world *)f;
+    beat_stop(w->beat);
+    if (w->ends && atomic_load(&w->fault.state) != FAULT_NONE)
+        return;                                       /* the thread that watches goes on */
     if (atomic_load(&w->fault.state) == FAULT_NONE) { /* else MPI is not to be trusted any more */
         pthread_mutex_lock(&mpi_lock);
         if (w->news != MPI_REQUEST_NULL) {
@@ -119,7 +155,7 @@ static struct family *world_new(MPI_Comm comm, struct err *e)
     MPI_Comm_size(comm, &w->size);
     int rc = MPI_Comm_dup(comm, &w->control);
     if (!rc)
-        rc = MPI_Irecv(w->in, (int)sizeof(w->in), MPI_BYTE, MPI_ANY_SOURCE, TAG_FAULT, w->control, &w->news);
+        rc = MPI_Irecv(&w->in, (int)sizeof(w->in), MPI_BYTE, MPI_ANY_SOURCE, TAG_FAULT, w->control, &w->news);
     if (!rc)
         return &w->f;
     net_error(e, "MPI_Comm_dup", rc);
@@ -604,7 +640,9 @@ static int endpoint_new(MPI_Comm comm, struct family *f, int name, int host, boo
     if (sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus))
         CPU_ZERO(&mine.cpus);
     XNEW_N(all, (size_t)n);
+    pthread_mutex_lock(&mpi_lock);
     int rc = MPI_Allgather(&mine, (int)sizeof(mine), MPI_BYTE, all, (int)sizeof(mine), MPI_BYTE, comm);
+    pthread_mutex_unlock(&mpi_lock);
     if (rc) {
         xfree(all);
         family_unref(f);
@@ -658,6 +696,15 @@ int net_new(MPI_Comm world, int host, int share_memory, size_t max_bytes, struct
     MPI_Comm_rank(world, &rank);
     struct family *f = world_new(world, e);
     return f ? endpoint_new(world, f, rank, host, share_memory, max_bytes, ret, e) : ERR_RANK_LOST;
+}
+
+int net_watch(struct comm *c, bool ends, struct err *e)
+{
+    struct net *g = net_of(c);
+    struct world *w = (struct world *)g->family;
+    int rc = net_barrier(c, e); /* the others may have come late: silence counts from now */
+    w->ends = ends;
+    return rc ? rc : beat_start(w->control, TAG_BEAT, g->peer, g->host, &w->f, ends, &w->beat, e);
 }
 
 struct want {

@@ -189,9 +189,13 @@ static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
     if (rc)
         return rc;
     rc = make_plan(t, warn, e);
+    struct load_options lo = {.threads = t->opt.threads,
+                              .reslice = t->opt.reslice,
+                              .verify = t->opt.verify,
+                              .progress = t->world->rank == 0 ? t->opt.progress : NULL,
+                              .progress_ctx = t->opt.progress_ctx};
     if (!rc)
-        rc = load_weights(t->c, t->plan, t->opt.threads, t->world->rank == 0 ? t->opt.progress : NULL,
-                          t->opt.progress_ctx, &t->weights, e);
+        rc = load_weights(t->c, t->plan, &lo, &t->weights, e);
     if (!rc) {
         struct run_options ro = {.threads = t->opt.threads,
                                  .crowded = t->place.crowded,

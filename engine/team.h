@@ -32,6 +32,7 @@ struct team_options {
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans; /* of one tick */
     bool profile;
+    bool reslice, verify;       /* as load_options */
     load_progress_fn *progress; /* rank 0's loading; may be NULL */
     void *progress_ctx;
 };

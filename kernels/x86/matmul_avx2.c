@@ -21,7 +21,7 @@ static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const 
 static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q);
 static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
                                  int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy);
-#include "kernels/x86/matmul_x86.h"
+#include "kernels/x86/matmul_x86.inc"
 
 /* unsigned codes times the q that belongs to vector v */
 static ALWAYS_INLINE __m256i pairs(__m256i code, const uint8_t *q, int v)

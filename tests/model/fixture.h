@@ -23,6 +23,7 @@ struct fixture_options {
     enum cpu_level level;
     int32_t page_tokens; /* 0: 16 */
     int32_t max_tokens;  /* 0: 256 */
+    int32_t kv_tokens;   /* positions that the KV pages of a lane hold; 0: 4096 */
 };
 
 #define FIXTURE_MAX_SPANS 16
@@ -48,6 +49,6 @@ void fixture_run_lanes(struct fixture *f, struct sequence *const *s, const int *
 json_t *golden_json(const char *path);
 float *golden_floats(const char *path, size_t n); /* exactly n; xfree() */
 int32_t *golden_ids(const json_t *array, int32_t *ret_n);
-char *golden_path(const char *path); /* below the root; xfree() */
+char *golden_path(const char *path); /* below the root, unless absolute; xfree() */
 
 #endif

@@ -4,6 +4,8 @@
  *                             for a moment, so as to show that they find out by themselves, and say so
  *   mpi_ranks die             the same, but the launcher may end the others before they can say anything
  *   mpi_ranks abort           rank 1 gives up
+ *   mpi_ranks busy            the last rank computes for longer than silence may last: no harm; exits 0
+ *   mpi_ranks stop            the last rank stops (SIGSTOP), as if its host was gone; rank 0 computes on
  * mixed: as if each two ranks were a host: messages between, groups of one host in shared memory.
  */
 #include <mpi.h>
@@ -13,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "comm/beat.h"
 #include "comm/net.h"
 #include "tests/unit/comm/exercise.h"
 
@@ -44,10 +47,44 @@ static struct comm *open_mixed(void)
     MPI_Comm_dup(MPI_COMM_WORLD, &all);
     MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
     CHECK_OK(net_new(all, rank / 2, 1, 30000, &c, &e), &e);
+    CHECK_OK(net_watch(c, true, &e), &e);
     CHECK_OK(comm_split(c, rank / 2, 0, &pair, &e), &e);
     CHECK(!strcmp(pair->ops->name, "mpi/shm") && pair->size == 2);
     comm_close(pair);
     return c;
+}
+
+static void compute(double seconds)
+{
+    volatile double x = 1;
+    for (int64_t end = clock_ns() + (int64_t)(seconds * 1e9); clock_ns() < end;)
+        for (int i = 0; i < 1000000; i++)
+            x = x * 1.0000001;
+}
+
+static void busy(struct comm *c)
+{
+    struct err e = {0};
+    if (c->rank == c->size - 1)
+        compute(BEAT_SILENCE_MS * 1e-3 + 2);
+    CHECK_OK(comm_barrier(c, &e), &e);
+}
+
+/* All but the last rank must end, by their own doing, also rank 0, which is not listening. */
+static void stop(struct comm *c)
+{
+    struct err e = {0};
+    CHECK_OK(comm_barrier(c, &e), &e);
+    signal(SIGTERM, SIG_IGN);
+    if (c->rank == c->size - 1) {
+        fprintf(stderr, "rank 1: the end comes at %lld s\n", (long long)time(NULL));
+        raise(SIGSTOP);
+    }
+    if (c->rank == 0)
+        compute(30);
+    CHECK(comm_barrier(c, &e) == ERR_RANK_LOST);
+    fprintf(stderr, "rank %d: %s\n", c->rank, e.msg);
+    sleep(10); /* as if on the way out it hung */
 }
 
 int main(int argc, char **argv)
@@ -61,8 +98,14 @@ int main(int argc, char **argv)
         c = open_mixed();
     else
         CHECK_OK(comm_mpi_open(30000, &c, &e), &e);
-    if (!strcmp(how, "check")) {
-        check(c, kind);
+    if (!strcmp(how, "stop"))
+        stop(c);
+    if (!strcmp(how, "check") || !strcmp(how, "busy")) {
+        if (!strcmp(how, "busy"))
+            busy(c);
+        else
+            check(c, kind);
+        comm_barrier(c, NULL); /* as the world's close does */
         comm_close(c);
         if (mixed)
             MPI_Finalize();

@@ -18,7 +18,13 @@ echo "mpirun ended with $rc after $took s"
 fail() { echo "FAIL: $*"; exit 1; }
 [ "$(ls /dev/shm 2>/dev/null | grep -c yoke)" = "$before" ] || fail "something was left in /dev/shm"
 case $mode in
-check) [ $rc = 0 ] || fail "not 0" ;;
+check | busy) [ $rc = 0 ] || fail "not 0" ;;
+stop)
+    [ $rc != 0 ] || fail "ended with 0"
+    [ $took -le 10 ] || fail "took more than 10 s"
+    last=$((ranks - 1))
+    grep -q "yoke: rank $last on host .* has not been heard from for [0-9.]* s, says rank .* (rank 0 on host .* ends)" \
+        "$out" || fail "rank 0 did not end by itself, naming rank $last" ;;
 kill | die)
     [ $rc != 0 ] || fail "ended with 0"
     [ $took -le 5 ] || fail "took more than 5 s"
