@@ -211,9 +211,11 @@ static struct plan_weight expected(const struct graph *g, val w)
 
 /* Layers beyond the model's own are multi-token prediction's (DeepSeek V3): named as one thing, not tensor by
  * tensor. */
-static bool beyond_layers(const struct graph *g, const char *name, int *ret_layer)
+static bool beyond_layers(const struct checkpoint *c, const struct graph *g, const char *name, int *ret_layer)
 {
-    return sscanf(name, "model.layers.%d.", ret_layer) == 1 && *ret_layer >= g->n_layers;
+    const char *type = json_string_value(json_object_get(checkpoint_config(c), "model_type"));
+    return type && !strncmp(type, "deepseek", 8) && sscanf(name, "model.layers.%d.", ret_layer) == 1 &&
+           *ret_layer >= g->n_layers;
 }
 
 static void name_unused(const struct checkpoint *c, const struct graph *g, const bool *used,
@@ -225,7 +227,7 @@ static void name_unused(const struct checkpoint *c, const struct graph *g, const
         const char *name = checkpoint_tensor(c, i)->name;
         if (used[i] || harmless(c, name))
             continue;
-        if (beyond_layers(g, name, &layer)) {
+        if (beyond_layers(c, g, name, &layer)) {
             n_mtp++;
             first = MIN(first, layer);
             last = MAX(last, layer);
