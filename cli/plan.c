@@ -260,10 +260,10 @@ static void print_json(const struct planner *p)
                                                (json_int_t)plan_kv_token_bytes(q) * max_context(x),
                                                "work_bytes", (json_int_t)q->work_bytes, "layers", layers));
     }
-    json_t *o =
-        json_pack("{s:s, s:i, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp", p->tp,
-                  "max_context", (json_int_t)max_context(x), "bits_equal", (int)p->ranks[0]->bits_equal,
-                  "bits_why_not", p->ranks[0]->why_not, "plan_hash", "", "ranks", ranks);
+    json_t *o = json_pack("{s:s, s:i, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp",
+                          p->tp, "pp", p->pp, "max_context", (json_int_t)max_context(x), "bits_equal",
+                          (int)p->ranks[0]->bits_equal, "bits_why_not", p->ranks[0]->why_not, "plan_hash", "",
+                          "ranks", ranks);
     char hash[32];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)plan_hash(p->ranks[0]));
     json_object_set_new(o, "plan_hash", json_string(hash));
