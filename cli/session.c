@@ -142,6 +142,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->kv = session_kv_dtype(s, x->checkpoint);
     o->page_tokens = (int32_t)s->block_size;
     o->profile = s->stats || s->stats_json;
+    o->trace = s->trace != NULL;
     x->max_context = s->seq_length ? (int32_t)s->seq_length : x->hparams.max_position;
     if (x->max_context > x->hparams.max_position) {
         warn_to(warn,

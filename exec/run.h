@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/cpu.h"
 #include "comm/comm.h"
+#include "exec/trace.h"
 #include "exec/weights.h"
 #include "plan/plan.h"
 
@@ -38,6 +39,7 @@ struct run_options {
     enum cpu_level level;
     int32_t n_pages;      /* of KV, per layer */
     bool profile;         /* time each kind of step */
+    bool trace;           /* keep a timeline of every step: run_trace */
     struct comm *pipe;    /* over all ranks, for what goes between pipeline stages; NULL without */
     struct comm *experts; /* over the ranks that experts are spread over; NULL if they are not */
     int from, to;         /* ranks in it: the same place in the previous and in the next stage */
@@ -55,9 +57,14 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
 struct run_report {
     size_t weight_bytes, kv_bytes, work_bytes;
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
+    uint64_t tick_ns;                    /* in ticks, all in all; zero without profile */
+    uint64_t pairs;                      /* (token, expert) computed here; zero without profile */
 };
 void run_report(const struct run *r, struct run_report *ret);
-struct pool *run_pool(struct run *r); /* for loaders that want to pack with it between ticks */
+/* [experts]: pairs computed here of each expert, all layers; NULL without experts or profile. */
+const uint64_t *run_expert_load(const struct run *r);
+struct trace *run_trace(struct run *r); /* NULL unless asked for */
+struct pool *run_pool(struct run *r);   /* for loaders that want to pack with it between ticks */
 
 /* inv_freq[i] of rope r, i < rot / 2, as transformers' modeling_rope_utils computes them (in float, as it
  * does). */
