@@ -292,6 +292,7 @@ int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
         int32_t batch = s->max_batch ? (int32_t)s->max_batch : 1;
         checkpoint_source_init(&p.source, x.checkpoint);
         p.opt = (struct plan_options){.source = &p.source.base,
+                                      .ep = s->tp % s->ep ? 1 : (int)s->ep,
                                       .quant = (enum quant)s->quant,
                                       .kv = session_kv_dtype(s, x.checkpoint),
                                       .max_tokens = MAX((int32_t)s->prefill_chunk, batch),

@@ -51,8 +51,8 @@ struct thread_head {
 struct label { /* of a step: other ranks have other plans */
     char name[60];
     int16_t layer;
-    uint8_t collective;
-    uint8_t pad;
+    uint16_t collective;
+    uint64_t row_bytes; /* that a rank puts into a collective; 0: not known before */
 };
 
 static bool is_collective(int kind)
@@ -78,7 +78,8 @@ static const char *weight_label(const struct plan *p, const struct step *s)
 static void label_step(const struct plan *p, const struct step *s, struct label *ret)
 {
     const char *weight = weight_label(p, s);
-    *ret = (struct label){.layer = s->layer, .collective = is_collective(s->kind)};
+    *ret = (struct label){
+        .layer = s->layer, .collective = is_collective(s->kind), .row_bytes = plan_step_bytes(p, s, 1)};
     snprintf(ret->name, sizeof(ret->name), "%s%s%s", step_name(s->kind), weight ? " " : "",
              weight ? weight : "");
 }
@@ -205,6 +206,8 @@ static void write_thread(struct writer *w, int ith, const struct label *labels, 
                 l->name);
         if (l->layer >= 0)
             fprintf(w->f, "\"layer\":%d,", l->layer);
+        if (l->row_bytes)
+            fprintf(w->f, "\"bytes\":%" PRIu64 ",", l->row_bytes * (uint64_t)x->rows);
         fprintf(w->f, "\"rows\":%d,\"step\":%d}}", x->rows, x->step);
     }
 }
