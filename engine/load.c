@@ -467,6 +467,7 @@ done:
     pool_free(pool);
     xfree(lo.pieces);
     xfree(lo.errs);
+    mem_trim(); /* buffers of slices, megabytes of them */
     if (rc)
         weights_free(lo.w);
     else
