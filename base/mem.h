@@ -40,6 +40,8 @@ void xfree(void *p); /* NULL is fine */
  * was asked and for what). Free with the same size. */
 void *big_alloc(size_t size, const char *what, struct err *e);
 void big_free(void *p, size_t size);
+/* Gives the system back what the C library keeps of memory already freed: after a phase that used much. */
+void mem_trim(void);
 
 void alloc_guard_begin(void);
 void alloc_guard_end(void);

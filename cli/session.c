@@ -237,6 +237,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->profile = s->stats || s->stats_json;
     o->reslice = s->auto_trans_ckpt;
     o->verify = s->verify;
+    o->trace = s->trace != NULL;
     x->max_context = s->seq_length ? (int32_t)s->seq_length : x->hparams.max_position;
     if (x->max_context > x->hparams.max_position) {
         warn_to(warn,

@@ -599,8 +599,6 @@ static int settle_unsupported(struct parser *p)
         return not_yet(p, OPT_adapter_id, "LoRA adapters are not supported yet");
     if (s->pet_type)
         return not_yet(p, OPT_pet_type, "LoRA adapters are not supported yet");
-    if (s->trace)
-        return not_yet(p, OPT_trace, "traces are not supported yet");
     for (size_t i = 0; i < s->modal_type.n; i++)
         if (strcmp(s->modal_type.v[i], "text"))
             return not_yet(p, OPT_modal_type, "only text is supported yet");

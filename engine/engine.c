@@ -629,6 +629,7 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     double before = en->n_posted == en->n_waited ? clock_s() : en->stepped_s;
     if (post_all(en))
         return give_up(en, e);
+    en->stats.in_flight += en->n_posted - en->n_waited;
     struct queue *q = &en->queues[en->flight[en->n_waited++ % (uint64_t)en->n_queues]];
     int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
                                : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);

@@ -497,6 +497,7 @@ done:
     slices_close(lo.slices);
     xfree(lo.pieces);
     xfree(lo.errs);
+    mem_trim(); /* buffers of slices, megabytes of them */
     return rc;
 }
 

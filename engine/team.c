@@ -80,7 +80,7 @@ static bool is_last_stage(const struct team *t)
 
 /* --- batches on the wire: sizes --- */
 
-enum { MSG_QUIT, MSG_TICK, MSG_REPORT };
+enum { MSG_QUIT, MSG_TICK, MSG_REPORT, MSG_TRACE };
 #define MSG_HEAD  5    /* kind, n_tokens, n_out, n_spans, words in all */
 #define MSG_FIRST 1000 /* words of the first part: most ticks fit, and need no second one */
 
@@ -203,6 +203,7 @@ static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
                                  .level = t->opt.level,
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile,
+                                 .trace = t->opt.trace,
                                  .pipe = t->world,
                                  .experts = t->experts,
                                  .from = t->world->rank - t->opt.tp,
@@ -352,7 +353,27 @@ static int pass_on(struct team *t, struct err *e)
 
 /* --- working ranks --- */
 
-static int answer_report(struct team *t, struct rank_report *all, struct err *e)
+/* Every rank's counts of pairs by expert. `all` NULL: only to take part. */
+static int gather_experts(struct team *t, uint64_t *all, struct err *e)
+{
+    const uint64_t *mine = run_expert_load(t->run);
+    if (!mine)
+        return 0;
+    size_t n = (size_t)t->world->size, experts = (size_t)t->g->axis_n[AX_EXPERT], *bytes;
+    uint64_t *room;
+    XNEW_N(room, n * experts);
+    XNEW_N(bytes, n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = experts * sizeof(*mine);
+    int rc = comm_allgather(t->world, mine, room, bytes, e);
+    if (!rc && all)
+        memcpy(all, room, n * experts * sizeof(*all));
+    xfree(room);
+    xfree(bytes);
+    return rc;
+}
+
+static int answer_report(struct team *t, struct rank_report *all, uint64_t *experts, struct err *e)
 {
     struct rank_report mine = {.load_s = t->load_s, .comm = t->comm->stats};
     char host[40] = "?";
@@ -370,7 +391,7 @@ static int answer_report(struct team *t, struct rank_report *all, struct err *e)
         bytes[i] = sizeof(mine);
     int rc = comm_allgather(t->world, &mine, all, bytes, e);
     xfree(bytes);
-    return rc;
+    return rc ? rc : gather_experts(t, experts, e);
 }
 
 /* At least one float, so that rank 0 hears of every tick's end. */
@@ -404,7 +425,9 @@ int team_serve(struct team *t, struct err *e)
             if (!rc && is_leader(t) && is_last_stage(t))
                 rc = return_logits(t, &b, logits, e);
         } else if (kind == MSG_REPORT) {
-            rc = answer_report(t, reports, e);
+            rc = answer_report(t, reports, NULL, e);
+        } else if (kind == MSG_TRACE) {
+            rc = trace_send(run_trace(t->run), t->world, e);
         }
     }
     xfree(spans);
@@ -699,10 +722,16 @@ int team_tick(struct team *t, const struct batch *b, const float **ret_logits, s
     return rc ? rc : team_wait(t, 0, ret_logits, e);
 }
 
-int team_report(struct team *t, struct rank_report *ret, struct err *e)
+int team_report(struct team *t, struct rank_report *ret, uint64_t *ret_experts, struct err *e)
 {
     int rc = t->world->size > 1 ? send_to_all(t, MSG_REPORT, e) : 0;
-    return rc ? rc : answer_report(t, ret, e);
+    return rc ? rc : answer_report(t, ret, ret_experts, e);
+}
+
+int team_trace(struct team *t, FILE *f, struct err *e)
+{
+    int rc = t->world->size > 1 ? send_to_all(t, MSG_TRACE, e) : 0;
+    return rc ? rc : trace_write(run_trace(t->run), t->world, f, e);
 }
 
 int team_lanes(const struct team *t)

@@ -16,6 +16,7 @@
 #ifndef YOKE_ENGINE_TEAM_H
 #define YOKE_ENGINE_TEAM_H
 
+#include <stdio.h>
 #include "base/cpu.h"
 #include "engine/load.h"
 #include "engine/place.h"
@@ -31,9 +32,10 @@ struct team_options {
     enum kv_dtype kv;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans; /* of one tick */
-    bool profile;
-    bool reslice, verify;       /* as load_options */
-    load_progress_fn *progress; /* rank 0's loading; may be NULL */
+    bool profile;                           /* times and loads for team_report */
+    bool trace;                             /* timelines for team_trace */
+    bool reslice, verify;                   /* as load_options */
+    load_progress_fn *progress;             /* rank 0's loading; may be NULL */
     void *progress_ctx;
 };
 
@@ -71,13 +73,17 @@ const char *team_transport(const struct team *t);              /* "self", "threa
 const struct cores *team_cores(const struct team *t);          /* what rank 0 is bound to; n 0: any */
 const struct comm *team_world(const struct team *t);           /* all ranks, for reports */
 
-/* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size]. */
+/* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size].
+ * ret_experts: [team_size, experts] pairs computed, for a profiled model with experts; else it may be NULL.
+ */
 struct rank_report {
     struct run_report run;
     struct comm_stats comm;
     double load_s;
     char where[64]; /* "host pid" */
 };
-int team_report(struct team *t, struct rank_report *ret, struct err *e);
+int team_report(struct team *t, struct rank_report *ret, uint64_t *ret_experts, struct err *e);
+/* What every rank kept of its timeline (options.trace), as one file. Rank 0, with nothing in flight. */
+int team_trace(struct team *t, FILE *f, struct err *e);
 
 #endif

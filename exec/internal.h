@@ -36,7 +36,8 @@ struct run {
     int32_t n_pairs;       /* rows of AX_PAIR: written by the layer's expert_sort, before a barrier */
     uint64_t *expert_load; /* [experts]: pairs computed here; NULL without profile */
     struct err err;        /* written by member 0 only: the tick's first communication error */
-    uint64_t ticks, step_ns[STEP_KINDS];
+    uint64_t ticks, step_ns[STEP_KINDS], tick_ns;
+    struct trace *trace; /* NULL: none wanted */
 };
 
 static inline int32_t slot_rows(const struct run *r, const struct slot *s)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/cpu.h"
 #include "comm/comm.h"
+#include "exec/trace.h"
 #include "exec/weights.h"
 #include "plan/plan.h"
 
@@ -39,6 +40,7 @@ struct run_options {
     enum cpu_level level;
     int32_t n_pages;      /* of KV, per layer */
     bool profile;         /* time each kind of step */
+    bool trace;           /* keep a timeline of every step: run_trace */
     struct comm *pipe;    /* over all ranks, for what goes between pipeline stages; NULL without */
     struct comm *experts; /* over the ranks that experts are spread over; NULL if they are not */
     int from, to;         /* ranks in it: the same place in the previous and in the next stage */
@@ -56,8 +58,13 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
 struct run_report {
     size_t weight_bytes, kv_bytes, work_bytes;
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
+    uint64_t tick_ns;                    /* in ticks, all in all; zero without profile */
+    uint64_t pairs;                      /* (token, expert) computed here; zero without profile */
 };
 void run_report(const struct run *r, struct run_report *ret);
+/* [experts]: pairs computed here of each expert, all layers; NULL without experts or profile. */
+const uint64_t *run_expert_load(const struct run *r);
+struct trace *run_trace(struct run *r); /* NULL unless asked for */
 
 /* inv_freq[i] of rope r, i < rot / 2, as transformers' modeling_rope_utils computes them (in float, as it
  * does). */

@@ -28,7 +28,7 @@ static size_t run(const char *path, struct fixture_options o, int32_t n_tokens, 
         ids[i] = (int32_t)(((unsigned)i * 2654435761u) >> 11) % f.vocab;
     struct sequence s = {ids, n_tokens, logits};
     fixture_run(&f, &s, 1, chunk);
-    assert_int_equal(team_report(f.team, report, &e), 0);
+    assert_int_equal(team_report(f.team, report, NULL, &e), 0);
     size_t work = report[0].run.work_bytes;
     assert_int_equal(work, team_plan(f.team)->work_bytes);
     xfree(ids);
