@@ -17,6 +17,9 @@ static const struct command_info commands[] = {
      "yoke run -m MODEL -p \"The capital of France is\" --tp 4\n"
      "yoke run -m MODEL --chat --interactive --temperature 0.7\n"
      "yoke run --config predict_qwen3_8b.yaml --prompts-file prompts.jsonl -o answers.jsonl"},
+    {CMD_LAUNCH, "launch", "start a command as many processes, on one host or several",
+     "yoke launch -n 4 -- run -m MODEL -p \"Hello\" --tp 4\n"
+     "yoke launch --hosts n1,n2 -- run --config predict_qwen3_8b.yaml --tp 8"},
     {CMD_PLAN, "plan", "show how a model would be split over ranks, and the memory it takes",
      "yoke plan -m MODEL --tp 4 --pp 2 --memory 64GB"},
     {CMD_TOKENIZE, "tokenize", "turn text into token ids, or ids into text",
@@ -49,11 +52,23 @@ static const struct exit_info exits[] = {
     {5, "it does not fit in memory"},
     {6, "another rank died or stopped answering"},
     {7, "a stated bound was exceeded (context length, sizes)"},
+    {127, "a program that is needed (mpirun, ssh) is missing"},
     {130, "interrupted"},
+    {137, "a launched rank was killed (128 + the signal's number; 139: it crashed)"},
 };
+
+const char *exit_meaning(int exit_code)
+{
+    for (size_t i = 0; i < ARRAY_LEN(exits); i++)
+        if (exits[i].code == exit_code)
+            return exits[i].meaning;
+    return NULL;
+}
 
 int exit_code_of(int code)
 {
+    if (code > 0)
+        return code;
     switch (code) {
     case 0:
         return 0;
@@ -317,7 +332,7 @@ static bool explain_all(const char *topic, struct arena *a, struct buf *out)
     bool any = false;
     struct flag_hit hit = {0};
     char *flag = xasprintf("%s%s", *topic == '-' ? "" : "--", topic);
-    if (option_by_flag(flag, strlen(flag), &hit)) {
+    if (option_by_flag(flag, strlen(flag), CMD_EVERY, &hit)) {
         explain(hit.option, out);
         any = true;
     }
@@ -392,7 +407,7 @@ int help_topic(const char *topic, struct buf *out, struct err *e)
             suggest_try(&s, commands[i].name, strlen(commands[i].name));
         for (size_t i = 0; i < OPT_COUNT; i++)
             suggest_try(&s, option_table[i].name, strlen(option_table[i].name));
-        const char *near = *topic == '-' ? nearest_flag(topic, CMD_ALL, a) : nearest_path(topic, a);
+        const char *near = *topic == '-' ? nearest_flag(topic, CMD_EVERY, a) : nearest_path(topic, a);
         if (s.best || near)
             err = err_set(e, ERR_USAGE, "there is no option or key \"%s\"; did you mean %s?", topic,
                           s.best ? s.best : near);

@@ -295,7 +295,7 @@ static bool read_entry(struct buf *entry)
         buf_addc(entry, '\n');
         prompt_user(". ");
     }
-    free(line); /* getline's */
+    xfree(line);
     return got;
 }
 

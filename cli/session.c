@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/transport.h"
 #include "engine/shard.h"
 #include "formats/shardset.h"
 #include "formats/source.h"
@@ -228,6 +229,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->ep = (int)s->ep;
     o->depth = (int)(s->micro_batches > 1 ? s->micro_batches : s->pp);
     o->threads = (int)s->threads;
+    o->bind = s->bind == BIND_AUTO;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
     o->kv = session_kv_dtype(s, x->checkpoint);
@@ -341,6 +343,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->load_s = clock_s() - before;
     if (rc || team_is_worker(x->team))
         return rc;
+    transport_tell(x, warn);
     struct engine_options eo = {.max_batch = x->max_batch,
                                 .max_context = x->max_context,
                                 .prefill_chunk = (int32_t)s->prefill_chunk,

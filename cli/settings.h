@@ -29,7 +29,8 @@ enum command {
     CMD_LOGITS = 1 << 2,
     CMD_TOKENIZE = 1 << 3,
     CMD_TEMPLATE = 1 << 4,
-    CMD_SHARD = 1 << 5
+    CMD_LAUNCH = 1 << 5,
+    CMD_SHARD = 1 << 6
 };
 
 /* In order of precedence. */
@@ -65,6 +66,7 @@ enum { PROMPTS_AUTO, PROMPTS_TEXT, PROMPTS_JSONL };
 enum { WANT_FULL, WANT_W8A8, WANT_W4 }; /* --quant; the same numbers as enum quant */
 enum { CACHE_AUTO, CACHE_F32, CACHE_F16, CACHE_BF16, CACHE_INT8 }; /* --kv-dtype; enum kv_dtype, plus one */
 enum { CPU_AUTO = -1 };                                            /* else enum cpu_level */
+enum { BIND_AUTO, BIND_NONE };                                     /* --bind */
 enum { QCFG_NONE, QCFG_INT8, QCFG_INT4 };
 
 /* How tokens are chosen and when a text ends: what one request may set for itself. Lengths count tokens; 0
@@ -133,7 +135,7 @@ struct settings {
     /* The engine. 0 in a count: yoke chooses. */
     bool use_past;
     int64_t block_size, num_blocks, seq_length, max_batch, prefill_chunk, threads;
-    int cpu;
+    int cpu, bind;
     int quant, kv_dtype;
     bool verify; /* shard sets: compare the bytes with their sums */
     const char *compute_dtype, *params_dtype;
@@ -147,6 +149,12 @@ struct settings {
 
     /* The split. */
     int64_t tp, pp, dp, ep, cp, micro_batches;
+
+    /* yoke launch. */
+    int64_t ranks; /* 0: what the command's degrees multiply to */
+    const char *hosts, *hostfile, *log_dir, *mpirun_args;
+    const char *const *rest; /* the command to launch and its arguments; part of the argv parsed */
+    int n_rest;
 
     /* yoke plan, logits, tokenize, template. */
     struct ints ids;

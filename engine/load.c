@@ -1,6 +1,7 @@
 #include "engine/load.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
 #include "engine/slices.h"
@@ -208,18 +209,40 @@ static struct plan_weight expected(const struct graph *g, val w)
     return pw;
 }
 
-static void name_unused(const struct checkpoint *c, const bool *used, struct warn_sink *warn)
+/* Layers beyond the model's own are multi-token prediction's (DeepSeek V3): named as one thing, not tensor by
+ * tensor. */
+static bool beyond_layers(const struct graph *g, const char *name, int *ret_layer)
+{
+    return sscanf(name, "model.layers.%d.", ret_layer) == 1 && *ret_layer >= g->n_layers;
+}
+
+static void name_unused(const struct checkpoint *c, const struct graph *g, const bool *used,
+                        struct warn_sink *warn)
 {
     struct buf extra = BUF_INIT;
-    int n = 0;
+    int n = 0, n_mtp = 0, layer, first = INT32_MAX, last = 0;
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
-        if (!used[i] && !harmless(c, name))
+        if (used[i] || harmless(c, name))
+            continue;
+        if (beyond_layers(g, name, &layer)) {
+            n_mtp++;
+            first = MIN(first, layer);
+            last = MAX(last, layer);
+        } else {
             buf_addf(&extra, "%s%s", n++ ? ", " : "", name);
+        }
     }
     if (n)
         warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n,
                 n > 1 ? "s are" : " is", extra.s);
+    if (n_mtp && first == last)
+        warn_to(warn, "%s: the multi-token prediction layer (model.layers.%d, %d tensors) is not used",
+                checkpoint_path(c), first, n_mtp);
+    else if (n_mtp)
+        warn_to(warn,
+                "%s: the multi-token prediction layers (model.layers.%d to %d, %d tensors) are not used",
+                checkpoint_path(c), first, last, n_mtp);
     buf_release(&extra);
 }
 
@@ -236,7 +259,7 @@ int load_check(const struct checkpoint *c, const struct graph *g, struct warn_si
         for (int32_t k = 0; k < n; k++)
             check_one(c, &w, k, used, &missing, &bad);
     }
-    name_unused(c, used, warn);
+    name_unused(c, g, used, warn);
     int rc = 0;
     if (missing.len || bad.len)
         rc = err_set(e, ERR_FORMAT, "%s: %s%s%s%s%s", checkpoint_path(c),
@@ -451,7 +474,7 @@ int load_into(const struct checkpoint *c, struct weights *w, const struct load_o
 {
     struct loader lo = {.c = c, .p = w->plan, .w = w, .o = o};
     struct pool *pool = NULL;
-    int rc = pool_new(o->threads, true, &pool, e);
+    int rc = pool_new(o->threads, true, NULL, &pool, e);
     if (!rc && checkpoint_shardset(c))
         rc = slices_open(checkpoint_shardset(c), w->plan, &lo.slices, e);
     if (rc)

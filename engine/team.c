@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/place.h"
 
 /* Rank 0's end of a lane whose logits come from another rank: a thread receives them into a ring of buffers.
  * Lock rule: `lock` guards the counters and `err`; buffers between `taken` and `received` belong to rank 0's
@@ -38,7 +39,8 @@ struct team {
     struct weights *weights;
     struct run *run;
     double load_s;
-    int local_ranks; /* that share this host's cores */
+    struct place place;
+    struct cores before; /* what the calling thread was bound to */
     /* the tick's batch on its way between ranks */
     int32_t *message;
     size_t cap;
@@ -180,7 +182,7 @@ static int agree_on_pages(struct team *t, struct err *e)
 }
 
 /* Plans, loads, agrees, makes the run. Every rank goes through it at the same time. */
-static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, struct err *e)
+static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
 {
     double before = clock_s();
     int rc = agree_on_pages(t, e);
@@ -196,7 +198,8 @@ static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, stru
         rc = load_weights(t->c, t->plan, &lo, &t->weights, e);
     if (!rc) {
         struct run_options ro = {.threads = t->opt.threads,
-                                 .crowded = crowded,
+                                 .crowded = t->place.crowded,
+                                 .cores = &t->place.cores,
                                  .level = t->opt.level,
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile,
@@ -409,19 +412,16 @@ int team_serve(struct team *t, struct err *e)
     return rc;
 }
 
-/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
- * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
- */
-static int cores_of_a_rank(int ranks)
+/* Before anything is allocated, so that memory lies near the cores that use it. Collective. */
+static int settle_in(struct team *t, struct err *e)
 {
-    if (!comm_mpi_launched())
-        return MAX(1, cpu_count() / ranks);
-    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
-}
-
-static bool is_crowded(const struct team *t)
-{
-    return t->opt.threads > cores_of_a_rank(t->local_ranks);
+    int rc = place_rank(t->world, t->opt.threads, t->opt.bind, &t->place, e);
+    if (rc)
+        return rc;
+    t->opt.threads = t->world->threads = t->place.threads;
+    cores_allowed(&t->before);
+    cores_bind(&t->place.cores, 0, 0);
+    return 0;
 }
 
 /* Finds this rank's place and makes the comms of its groups. Collective over the world. */
@@ -432,9 +432,8 @@ static int take_place(struct team *t, struct err *e)
     t->stage = me / t->opt.tp % t->opt.pp;
     t->lane = me / (t->opt.tp * t->opt.pp);
     t->comm = t->world;
-    t->world->threads = t->opt.threads;
-    int rc = 0;
-    if (t->world->size > t->opt.tp)
+    int rc = settle_in(t, e);
+    if (!rc && t->world->size > t->opt.tp)
         rc = comm_split(t->world, me / t->opt.tp, t->tp_rank, &t->comm, e);
     if (!rc && team_spreads(t))
         rc = comm_split(t->world, t->stage, t->lane * t->opt.tp + t->tp_rank, &t->experts, e);
@@ -459,7 +458,7 @@ static void *rank_main(void *arg)
     struct team *t = arg;
     int rc = take_place(t, &t->err);
     if (!rc)
-        rc = start_rank(t, NULL, is_crowded(t), &t->err);
+        rc = start_rank(t, NULL, &t->err);
     if (!rc)
         rc = team_serve(t, &t->err);
     if (rc)
@@ -541,7 +540,6 @@ static int start_threads(struct team *t, struct comm **comms, struct err *e)
     XNEW_N(t->threads, (size_t)n);
     for (int i = 1; i < n; i++) {
         struct team *o = new_rank(t->c, t->g, &t->opt, comms[i]);
-        o->local_ranks = t->local_ranks;
         t->others[t->n_others] = o;
         int rc = pthread_create(&t->threads[t->n_others], NULL, rank_main, o);
         if (rc) {
@@ -593,9 +591,6 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
     struct team *t = new_rank(c, g, o, NULL);
     struct comm **comms;
     int n = team_ranks(&t->opt);
-    t->local_ranks = comm_mpi_launched() ? comm_mpi_local_size() : n;
-    if (!t->opt.threads)
-        t->opt.threads = cores_of_a_rank(t->local_ranks);
     XNEW_N(comms, (size_t)n);
     int rc = open_world(t, comms, e);
     if (!rc && n > 1 && !comm_mpi_launched())
@@ -603,7 +598,7 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
     if (!rc)
         rc = take_place(t, e);
     if (!rc)
-        rc = start_rank(t, warn, is_crowded(t), e);
+        rc = start_rank(t, warn, e);
     if (!rc && t->results)
         rc = start_results(t, e);
     xfree(comms);
@@ -644,6 +639,7 @@ void team_close(struct team *t)
     }
     xfree(t->others);
     xfree(t->threads);
+    cores_bind(&t->before, 0, 0);
     release_rank(t);
 }
 
@@ -691,7 +687,15 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    int rc = team_post(t, 0, b, e);
+    const struct batch idle = {0};
+    const float *nothing;
+    int others = team_spreads(t) ? t->opt.dp - 1 : 0, rc = 0;
+    for (int l = others; l > 0 && !rc; l--) /* their experts are needed too */
+        rc = team_post(t, l, &idle, e);
+    if (!rc)
+        rc = team_post(t, 0, b, e);
+    for (int l = others; l > 0 && !rc; l--)
+        rc = team_wait(t, l, &nothing, e);
     return rc ? rc : team_wait(t, 0, ret_logits, e);
 }
 
@@ -734,4 +738,14 @@ int team_threads(const struct team *t)
 const char *team_transport(const struct team *t)
 {
     return t->world->ops->name;
+}
+
+const struct comm *team_world(const struct team *t)
+{
+    return t->world;
+}
+
+const struct cores *team_cores(const struct team *t)
+{
+    return &t->place.cores;
 }

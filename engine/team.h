@@ -16,13 +16,15 @@
 #ifndef YOKE_ENGINE_TEAM_H
 #define YOKE_ENGINE_TEAM_H
 
+#include "base/cpu.h"
 #include "engine/load.h"
 #include "exec/run.h"
 
 struct team_options {
     int tp, pp, dp, ep; /* 0 counts as 1 */
     int depth;          /* ticks in flight of a lane; 0: pp */
-    int threads;        /* per rank; 0: the cores this process may use, shared out */
+    int threads;        /* per rank; 0: as many as its share of the cores */
+    bool bind;          /* each rank to cores of its own (place.h) */
     enum cpu_level level;
     enum quant quant;
     enum kv_dtype kv;
@@ -35,7 +37,8 @@ struct team_options {
 };
 
 struct team;
-/* Checkpoint and graph are borrowed and must outlive the team. */
+/* Checkpoint and graph are borrowed and must outlive the team. With `bind` the calling thread, and threads it
+ * makes later, are kept to rank 0's cores until team_close. */
 int team_open(const struct checkpoint *c, const struct graph *g, const struct team_options *o,
               struct warn_sink *warn, struct team **ret, struct err *e);
 void team_close(struct team *t); /* rank 0: tells the others to end, waits for them. NULL is fine */
@@ -64,6 +67,8 @@ const struct plan *team_plan(const struct team *t);            /* this rank's */
 const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
 int team_threads(const struct team *t);                        /* per rank */
 const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
+const struct cores *team_cores(const struct team *t);          /* what rank 0 is bound to; n 0: any */
+const struct comm *team_world(const struct team *t);           /* all ranks, for reports */
 
 /* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size]. */
 struct rank_report {

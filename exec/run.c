@@ -38,7 +38,7 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     r->opt = *o;
     assert(comm->size == p->opt.tp && comm->rank == p->opt.rank);
     kernels_init(&r->k, o->level);
-    int rc = pool_new(o->threads, o->crowded, &r->pool, e);
+    int rc = pool_new(o->threads, o->crowded, o->cores, &r->pool, e);
     if (rc)
         goto fail;
     rc = ERR_MEMORY;
@@ -137,9 +137,4 @@ void run_report(const struct run *r, struct run_report *ret)
                                .work_bytes = r->plan->work_bytes,
                                .ticks = r->ticks};
     memcpy(ret->step_ns, r->step_ns, sizeof(ret->step_ns));
-}
-
-struct pool *run_pool(struct run *r)
-{
-    return r->pool;
 }

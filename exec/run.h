@@ -34,7 +34,8 @@ struct batch {
 
 struct run_options {
     int threads;
-    bool crowded; /* more threads on this machine than cores */
+    bool crowded;              /* more threads on this machine than cores */
+    const struct cores *cores; /* what threads are bound to; NULL: nothing. Not kept */
     enum cpu_level level;
     int32_t n_pages;      /* of KV, per layer */
     bool profile;         /* time each kind of step */
@@ -57,7 +58,6 @@ struct run_report {
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
 };
 void run_report(const struct run *r, struct run_report *ret);
-struct pool *run_pool(struct run *r); /* for loaders that want to pack with it between ticks */
 
 /* inv_freq[i] of rope r, i < rot / 2, as transformers' modeling_rope_utils computes them (in float, as it
  * does). */

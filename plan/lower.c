@@ -1,7 +1,6 @@
 /* lower.c: from graph ops to this rank's steps and slots, with conversions where layouts disagree. */
 #include <assert.h>
 #include <string.h>
-#include "base/arena.h"
 #include "base/mem.h"
 #include "kernels/attention.h"
 #include "plan/internal.h"

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 #include <openssl/evp.h>
-#include "base/arena.h"
 #include "base/mem.h"
 #include "plan/internal.h"
 
@@ -40,7 +39,6 @@ int plan_make(const struct graph *g, const struct plan_options *o, struct plan *
     p->opt.ep = MAX(o->ep, 1);
     p->opt.pp = MAX(o->pp, 1);
     p->opt.dp = MAX(o->dp, 1);
-    p->arena = arena_new();
     int rc = plan_lower(p, e);
     if (rc) {
         plan_free(p);
@@ -58,7 +56,6 @@ void plan_free(struct plan *p)
 {
     if (!p)
         return;
-    arena_free(p->arena);
     xfree(p->slots);
     xfree(p->steps);
     xfree(p->weights);

@@ -176,7 +176,6 @@ struct step {
 struct plan {
     const struct graph *graph;
     struct plan_options opt; /* source and pins are not kept */
-    struct arena *arena;
     struct slot *slots;
     struct step *steps;
     struct plan_weight *weights;

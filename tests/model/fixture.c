@@ -31,7 +31,7 @@ void fixture_open(struct fixture *f, const char *path, struct fixture_options o)
     must(checkpoint_open(full, NULL, &f->checkpoint, &e), &e);
     must(model_build(checkpoint_config(f->checkpoint), NULL, &f->graph, &f->hparams, &e), &e);
     f->page_tokens = o.page_tokens ? o.page_tokens : 16;
-    f->n_pages = 4096 / f->page_tokens;
+    f->n_pages = (o.kv_tokens ? o.kv_tokens : 4096) / f->page_tokens;
     f->vocab = f->hparams.vocab;
     int32_t max_tokens = o.max_tokens ? o.max_tokens : 256;
     struct team_options t = {.tp = o.tp ? o.tp : 1,

@@ -23,6 +23,7 @@ struct fixture_options {
     enum cpu_level level;
     int32_t page_tokens; /* 0: 16 */
     int32_t max_tokens;  /* 0: 256 */
+    int32_t kv_tokens;   /* positions that the KV pages of a lane hold; 0: 4096 */
 };
 
 #define FIXTURE_MAX_SPANS 16

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "comm/net.h"
-#include "exercise.h"
+#include "tests/unit/comm/exercise.h"
 
 static void check(struct comm *c, const char *kind)
 {
