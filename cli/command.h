@@ -10,6 +10,7 @@
 
 int command_run(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_plan(struct settings *s, struct warn_sink *warn, struct err *e);
+int command_bench(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_logits(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_tokenize(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_template(struct settings *s, struct warn_sink *warn, struct err *e);

@@ -42,6 +42,7 @@ struct entry {
 static const struct entry entries[] = {
     {"run", command_run, true},
     {"plan", command_plan, false},
+    {"bench", command_bench, false},
     {"logits", command_logits, true},
     {"tokenize", command_tokenize, false},
     {"template", command_template, false},

@@ -53,6 +53,7 @@ const char *group_title(enum option_group g)
 {
     static const char *const title[G_COUNT] = {
         "Model", "Prompts and answers", "Sampling", "Engine", "Split over ranks",
+        "Advice",
         "Tools", "As in MindFormers"};
     return title[g];
 }
@@ -70,6 +71,8 @@ const char *command_name(enum command c)
         return "tokenize";
     case CMD_TEMPLATE:
         return "template";
+    case CMD_BENCH:
+        return "bench";
     }
     return NULL;
 }

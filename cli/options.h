@@ -15,7 +15,17 @@
 
 enum option_type { T_BOOL, T_INT, T_SIZE, T_DOUBLE, T_STRING, T_STRINGS, T_ENUM, T_INTS };
 
-enum option_group { G_MODEL, G_PROMPT, G_SAMPLING, G_ENGINE, G_SPLIT, G_TOOLS, G_MINDFORMERS, G_COUNT };
+enum option_group {
+    G_MODEL,
+    G_PROMPT,
+    G_SAMPLING,
+    G_ENGINE,
+    G_SPLIT,
+    G_ADVICE,
+    G_TOOLS,
+    G_MINDFORMERS,
+    G_COUNT
+};
 
 enum {
     OF_AUTO = 1 << 0,       /* "auto" is a value too, and means 0 */
@@ -26,6 +36,7 @@ enum {
 };
 
 #define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE)
+#define CMD_ANY    (CMD_ALL | CMD_BENCH) /* CMD_ALL: those that have a model */
 #define CMD_ENGINE (CMD_RUN | CMD_PLAN | CMD_LOGITS)
 
 struct option {

@@ -28,7 +28,8 @@ enum command {
     CMD_PLAN = 1 << 1,
     CMD_LOGITS = 1 << 2,
     CMD_TOKENIZE = 1 << 3,
-    CMD_TEMPLATE = 1 << 4
+    CMD_TEMPLATE = 1 << 4,
+    CMD_BENCH = 1 << 5
 };
 
 /* In order of precedence. */
@@ -154,6 +155,14 @@ struct settings {
     const char *messages, *tools, *template_file;
     bool generation_prompt;
     struct strings vars;
+
+    /* yoke plan --auto, yoke bench. */
+    bool advise;
+    int64_t hosts, cores, numa, prompt_tokens, answer_tokens;
+    int goal;        /* enum cost_goal */
+    const char *net; /* "100Gb", "100Gb,3us" */
+    const char *weights_dtype;
+    const char *bench_file;
 };
 
 /* argv[0] is the subcommand's name, argv[1..] its arguments. On success the settings are the caller's to

@@ -124,7 +124,7 @@ static void test_every_flag_and_key_is_found_and_unique(void **state)
         const struct option *o = &option_table[i];
         assert_true(o->flags || o->yaml);
         assert_true(o->help && *o->help && o->help[strlen(o->help) - 1] != '.');
-        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_ALL));
+        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_ANY));
         const char *at = o->flags, *w;
         size_t n;
         struct flag_hit hit;
