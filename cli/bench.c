@@ -32,71 +32,118 @@ struct bench {
     json_t *read; /* GB/s by threads */
 };
 
-/* --- memory --- */
-
-struct reader {
-    const uint8_t *from;
-    uint64_t sum[256]; /* so that nothing is optimised away */
+/* A matrix over all of the area, and 64 tokens to multiply it with. */
+struct product {
+    struct wmat w;
+    uint8_t *act;
+    size_t stride;
+    float *y;
+    size_t y_bytes;
 };
 
-static uint64_t read_all(const uint64_t *v, size_t n)
+static int product_init(struct bench *b, enum dtype t, struct product *p, struct err *e)
 {
-    uint64_t a[8] = {0};
-    for (size_t i = 0; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++)
-            a[j] += v[i + (size_t)j];
-    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    struct cuts cuts = {.n = YOKE_CHUNKS};
+    for (int c = 0; c <= YOKE_CHUNKS; c++)
+        cuts.at[c] = COLS / YOKE_CHUNKS * c;
+    struct scale_blocks blocks = scale_blocks_at(128, 128, 0, 0);
+    for (int pass = 0, rows = WMAT_PANEL; pass < 2; pass++) { /* first to learn a panel's size */
+        if (t == DT_F8_E4M3)
+            wmat_init_f8(&p->w, rows, COLS, &blocks, &cuts);
+        else
+            wmat_init(&p->w, t, rows, COLS, 0, &cuts);
+        rows = WMAT_PANEL * (int)(AREA / p->w.panel_bytes);
+    }
+    p->w.data = b->area;
+    struct act_layout a;
+    act_layout_init(&a, act_kind_of(t), COLS, &cuts);
+    p->stride = a.kind == ACT_F32 ? COLS * sizeof(float) : a.row_bytes;
+    p->y_bytes = sizeof(float) * 64 * (size_t)p->w.rows;
+    p->y = big_alloc(p->y_bytes, "bench results", e);
+    if (!p->y)
+        return ERR_MEMORY;
+    p->act = xaligned(64, 64 * p->stride);
+    float *x;
+    XNEW_N(x, COLS);
+    for (int k = 0; k < COLS; k++)
+        x[k] = (float)(k % 17 - 8) * 0.125f;
+    for (size_t i = 0; i < 64; i++) {
+        if (a.kind == ACT_F32)
+            memcpy(p->act + i * p->stride, x, p->stride);
+        else
+            b->k.matmul.quantize(&a, x, p->act + i * p->stride);
+    }
+    xfree(x);
+    return 0;
 }
+
+static void product_release(struct product *p)
+{
+    xfree(p->act);
+    big_free(p->y, p->y_bytes);
+}
+
+/* --- memory --- */
+
+/* Memory is read as the fastest multiplication reads it: int8 weights, one token. */
+struct reader {
+    struct bench *b;
+    struct wmat w;
+    const void *act;
+    float *y;
+    int at, panels; /* of this piece */
+};
 
 static void read_part(void *ctx, int ith, int nth)
 {
     struct reader *r = ctx;
     int begin, end;
-    pool_share((int)(PIECE >> 12), ith, nth, &begin, &end);
-    r->sum[ith % 256] +=
-        read_all((const uint64_t *)(r->from + ((size_t)begin << 12)), (size_t)(end - begin) << 9);
+    pool_share(r->panels, ith, nth, &begin, &end);
+    r->b->k.matmul.mul[r->w.dtype](&r->w, r->act, 0, 1, r->at + begin, r->at + end, r->y, 0);
 }
 
-static double read_speed(struct bench *b, struct pool *p)
+static double read_speed(struct reader *r, struct pool *p)
 {
-    struct reader r = {0};
-    double best = INFINITY, until = clock_s() + BUDGET;
-    for (size_t at = 0; clock_s() < until; at = (at + PIECE) % AREA) {
-        r.from = b->area + at;
+    double best = INFINITY, until = clock_s() + 2 * BUDGET;
+    r->at = 0;
+    while (clock_s() < until) {
         double since = clock_s();
-        pool_run(p, read_part, &r);
+        pool_run(p, read_part, r);
         best = fmin(best, clock_s() - since);
+        r->at = r->at + 2 * r->panels <= r->w.n_panels ? r->at + r->panels : 0;
     }
-    return (double)PIECE / best;
+    return (double)r->panels * (double)r->w.panel_bytes / best;
 }
+
+enum { MEETINGS = 300, MEETINGS_OF = 10 };
 
 struct meeting {
-    int n;
     struct pool *pool;
+    double best; /* of MEETINGS_OF, on member 0 */
 };
 
 static void meet_often(void *ctx, int ith, int nth)
 {
     struct meeting *x = ctx;
-    (void)ith;
     (void)nth;
-    for (int i = 0; i < x->n; i++)
+    for (int i = 0; i < MEETINGS; i++) {
         pool_barrier(x->pool);
+        double since = clock_s();
+        for (int k = 0; k < MEETINGS_OF; k++)
+            pool_barrier(x->pool);
+        if (ith == 0)
+            x->best = fmin(x->best, clock_s() - since);
+    }
 }
 
 static double meet_time(struct pool *p)
 {
-    struct meeting x = {200, p};
-    double best = INFINITY, until = clock_s() + BUDGET;
-    while (clock_s() < until) {
-        double since = clock_s();
-        pool_run(p, meet_often, &x);
-        best = fmin(best, (clock_s() - since) / x.n);
-    }
-    return best;
+    struct meeting x = {p, INFINITY};
+    pool_run(p, meet_often, &x);
+    return x.best / MEETINGS_OF;
 }
 
-static int bench_threads(struct bench *b, struct err *e)
+static int bench_threads(struct bench *b, struct reader *r, struct err *e)
 {
     b->read = json_array();
     for (int n = 1;; n = MIN(2 * n, b->threads)) {
@@ -104,7 +151,7 @@ static int bench_threads(struct bench *b, struct err *e)
         int rc = pool_new(n, false, &p, e);
         if (rc)
             return rc;
-        double speed = read_speed(b, p);
+        double speed = read_speed(r, p);
         if (n == 1)
             b->m.core_read = speed;
         b->m.host_read = n == 1 ? speed : MAX(speed, b->m.host_read);
@@ -120,64 +167,38 @@ static int bench_threads(struct bench *b, struct err *e)
 
 /* --- kernels --- */
 
-/* Seconds of one pass over the panels, the best. */
-static double mul_time(struct bench *b, struct wmat *w, const void *act, size_t stride, int tokens, float *y,
-                       int panels)
+/* Seconds of one pass over so many panels, the best. */
+static double mul_time(struct bench *b, struct product *p, int tokens, int panels)
 {
     double best = INFINITY, until = clock_s() + BUDGET;
     int at = 0;
     do {
         double since = clock_s();
-        b->k.matmul.mul[w->dtype](w, act, stride, tokens, at, at + panels, y, (size_t)w->rows);
+        b->k.matmul.mul[p->w.dtype](&p->w, p->act, p->stride, tokens, at, at + panels, p->y,
+                                    (size_t)p->w.rows);
         best = fmin(best, clock_s() - since);
-        at = at + 2 * panels <= w->n_panels ? at + panels : 0;
+        at = at + 2 * panels <= p->w.n_panels ? at + panels : 0;
     } while (clock_s() < until);
     return best;
 }
 
 static int bench_matmul(struct bench *b, enum dtype t, struct err *e)
 {
-    struct cuts cuts = {.n = YOKE_CHUNKS};
-    for (int c = 0; c <= YOKE_CHUNKS; c++)
-        cuts.at[c] = COLS / YOKE_CHUNKS * c;
-    struct wmat w;
-    struct scale_blocks blocks = scale_blocks_at(128, 128, 0, 0);
-    for (int pass = 0, rows = WMAT_PANEL; pass < 2; pass++) { /* first to learn a panel's size */
-        if (t == DT_F8_E4M3)
-            wmat_init_f8(&w, rows, COLS, &blocks, &cuts);
-        else
-            wmat_init(&w, t, rows, COLS, 0, &cuts);
-        rows = WMAT_PANEL * (int)(AREA / w.panel_bytes);
-    }
-    w.data = b->area;
-    struct act_layout a;
-    act_layout_init(&a, act_kind_of(t), COLS, &cuts);
-    size_t stride = a.kind == ACT_F32 ? COLS * sizeof(float) : a.row_bytes;
-    float *x, *y = big_alloc(sizeof(float) * 64 * (size_t)w.rows, "bench results", e);
-    if (!y)
-        return ERR_MEMORY;
-    uint8_t *act = xaligned(64, 64 * stride);
-    XNEW_N(x, COLS);
-    for (int k = 0; k < COLS; k++)
-        x[k] = (float)(k % 17 - 8) * 0.125f;
-    for (int i = 0; i < 64; i++) {
-        if (a.kind == ACT_F32)
-            memcpy(act + (size_t)i * stride, x, stride);
-        else
-            b->k.matmul.quantize(&a, x, act + (size_t)i * stride);
-    }
-    int panels = (int)(PIECE / w.panel_bytes), few = MIN(64, panels);
+    struct product p;
+    int rc = product_init(b, t, &p, e);
+    if (rc)
+        return rc;
+    int panels = (int)(PIECE / p.w.panel_bytes), few = MIN(64, panels);
     double macs = (double)WMAT_PANEL * COLS;
-    double one = mul_time(b, &w, act, stride, 1, y, panels) / panels,
-           many = mul_time(b, &w, act, stride, 64, y, few) / few;
-    b->m.one[t] = (double)w.panel_bytes / one;
+    double one = mul_time(b, &p, 1, panels) / panels, many = mul_time(b, &p, 64, few) / few;
+    b->m.one[t] = (double)p.w.panel_bytes / one;
     b->m.many[t] = 63 * macs / MAX(many - one, many / 2);
+    b->m.core_read = MAX(b->m.core_read, b->m.one[t]);
+    b->m.host_read = MAX(b->m.host_read, b->m.core_read);
     printf("matmul %-9s 1 token %6.1f GB/s, %6.1f GMAC/s; 64 tokens %6.1f GMAC/s\n", dtype_name(t),
            b->m.one[t] * 1e-9, macs / one * 1e-9, 64 * macs / many * 1e-9);
     fflush(stdout);
-    xfree(x);
-    xfree(act);
-    big_free(y, sizeof(float) * 64 * (size_t)w.rows);
+    product_release(&p);
     return 0;
 }
 
@@ -316,7 +337,13 @@ static int run_all(struct bench *b, struct err *e)
 {
     static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_F8_E4M3, DT_Q8_0, DT_Q4_0, DT_Q4_1,
                                        DT_Q5_0, DT_Q5_1, DT_Q4_K, DT_Q5_K,    DT_Q6_K, DT_I8C,  DT_I4G};
-    int rc = bench_threads(b, e);
+    struct product p;
+    int rc = product_init(b, DT_I8C, &p, e);
+    if (rc)
+        return rc;
+    struct reader r = {b, p.w, p.act, p.y, 0, (int)(PIECE / p.w.panel_bytes)};
+    rc = bench_threads(b, &r, e);
+    product_release(&p);
     for (size_t i = 0; i < ARRAY_LEN(types) && !rc; i++)
         rc = bench_matmul(b, types[i], e);
     if (rc)

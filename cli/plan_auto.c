@@ -209,7 +209,7 @@ static int choose_job(struct advice *a, struct err *e)
                                .answer = (int)s->answer_tokens,
                                .context = (int)context,
                                .batch = s->max_batch                 ? (int)s->max_batch
-                                        : s->goal == GOAL_THROUGHPUT ? 64
+                                        : s->goal == GOAL_THROUGHPUT ? 16 * a->machine.hosts
                                                                      : 1,
                                .chunk = (int)s->prefill_chunk};
     a->opt.quant = (enum quant)s->quant;
@@ -232,7 +232,7 @@ static void print_row(const struct cost *c, int number, const char *why)
     char text[64];
     printf("%3d  %-24s %3d x %-4d %4d  %9.2f %8.1f %8.1f", number, split_text(&c->split, text, sizeof(text)),
            c->split.hosts, c->split.tp * c->split.pp * c->split.dp / c->split.hosts, c->split.threads,
-           (c->weight_bytes + c->kv_bytes + c->work_bytes) * 1e-9, c->host_bytes * 1e-9,
+           (c->weight_bytes + c->kv_bytes + c->work_bytes) / 0x1p30, c->host_bytes / 0x1p30,
            c->read_bytes * 1e-6);
     if (c->verdict == COST_GOOD)
         printf(" %9.2f %9.3f %10.2f %9.1f %10.1f", c->macs * 1e-9, c->comm_bytes * 1e-6, c->ttft * 1e3,
@@ -287,10 +287,11 @@ static void print_text(const struct advice *a)
 {
     const struct cost_machine *m = &a->machine;
     const struct cost *best = &a->v[0];
-    printf("%s on %d host%s of %d cores in %d NUMA domain%s, %.0f GB usable each, network %.2f GB/s and %.0f "
-           "us\n",
-           a->settings->weights, m->hosts, m->hosts > 1 ? "s" : "", m->cores, m->domains,
-           m->domains > 1 ? "s" : "", m->memory * 1e-9, m->net.bytes_s * 1e-9, m->net.latency_s * 1e6);
+    printf(
+        "%s on %d host%s of %d cores in %d NUMA domain%s, %.0f GiB usable each, network %.2f GB/s and %.0f "
+        "us\n",
+        a->settings->weights, m->hosts, m->hosts > 1 ? "s" : "", m->cores, m->domains,
+        m->domains > 1 ? "s" : "", m->memory / 0x1p30, m->net.bytes_s * 1e-9, m->net.latency_s * 1e6);
     printf("speeds: %s; a host reads %.0f GB/s, a core %.1f GB/s\n", a->speeds, m->host_read * 1e-9,
            m->core_read * 1e-9);
     printf("for %s: %d sequence%s at once, prompts of %d tokens, answers of %d, room for %d\n\n",
@@ -298,13 +299,18 @@ static void print_text(const struct advice *a)
            a->job.batch > 1 ? "s" : "", a->job.prompt, a->job.answer, a->job.context);
     if (best->verdict == COST_GOOD) {
         print_flags(best);
-        printf("memory: a rank has %.2f GB of weights, %.2f GB of KV, %.2f GB of work; a host %.1f GB\n",
-               best->weight_bytes * 1e-9, best->kv_bytes * 1e-9, best->work_bytes * 1e-9,
-               best->host_bytes * 1e-9);
+        printf("memory: a rank has %.2f GiB of weights, %.2f GiB of KV, %.2f GiB of work; a host %.1f GiB\n",
+               best->weight_bytes / 0x1p30, best->kv_bytes / 0x1p30, best->work_bytes / 0x1p30,
+               best->host_bytes / 0x1p30);
         printf("TTFT %.1f ms, TPOT %.2f ms, %.1f tokens/s\n", best->ttft * 1e3, best->tpot * 1e3,
                best->throughput);
         print_parts("prompt:", best->prefill, 0);
         print_parts("token: ", best->decode, best->wait_s);
+        if (best->tp_crosses)
+            printf("tensor groups span hosts: the network takes %.1f ms of each token; with a slower one "
+                   "than stated a "
+                   "pipeline between hosts is the better choice\n",
+                   best->decode[PART_NET] * 1e3);
         if (best->split.hosts < m->hosts)
             printf("%d host%s left over: more of them would not make this faster; give them replicas (--dp) "
                    "for more "
@@ -313,8 +319,8 @@ static void print_text(const struct advice *a)
     } else {
         printf("choice: none; nothing fits. What comes nearest:\n");
     }
-    printf("\n%3s  %-24s %10s %4s  %9s %8s %8s %9s %9s %10s %9s %10s\n", "", "", "hosts x", "thr.", "GB",
-           "GB", "MB", "GMAC", "MB", "TTFT", "TPOT", "tokens");
+    printf("\n%3s  %-24s %10s %4s  %9s %8s %8s %9s %9s %10s %9s %10s\n", "", "", "hosts x", "thr.", "GiB",
+           "GiB", "MB", "GMAC", "MB", "TTFT", "TPOT", "tokens");
     printf("%3s  %-24s %10s %4s  %9s %8s %8s %9s %9s %10s %9s %10s\n", "", "", "ranks", "each", "a rank",
            "a host", "read", "", "sent", "ms", "ms", "a second");
     size_t rows[SHOWN], n = pick_rows(a, rows);

@@ -90,6 +90,8 @@ struct cost {
     double read_bytes, macs, comm_bytes;            /* of the fullest rank, per decoding tick */
     double prefill[COST_PARTS], decode[COST_PARTS]; /* seconds: of a prompt; of a tick through all stages */
     double wait_s;                                  /* of TPOT: behind other ticks in the pipeline */
+    int answer;                                     /* tokens, as in the job */
+    double prompts_s;                               /* of all prompts, following each other */
     double ttft, tpot, answer_s;                    /* answer_s: a whole request, alone or in its batch */
     double throughput;                              /* answered tokens a second, prompts' time included */
 };
