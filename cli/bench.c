@@ -41,31 +41,31 @@ struct product {
     size_t y_bytes;
 };
 
-static int product_init(struct bench *b, enum dtype t, struct product *p, struct err *e)
+static int product_init(struct bench *b, enum dtype t, int cols, struct product *p, struct err *e)
 {
     struct cuts cuts = {.n = YOKE_CHUNKS};
     for (int c = 0; c <= YOKE_CHUNKS; c++)
-        cuts.at[c] = COLS / YOKE_CHUNKS * c;
+        cuts.at[c] = cols / YOKE_CHUNKS * c;
     struct scale_blocks blocks = scale_blocks_at(128, 128, 0, 0);
     for (int pass = 0, rows = WMAT_PANEL; pass < 2; pass++) { /* first to learn a panel's size */
         if (t == DT_F8_E4M3)
-            wmat_init_f8(&p->w, rows, COLS, &blocks, &cuts);
+            wmat_init_f8(&p->w, rows, cols, &blocks, &cuts);
         else
-            wmat_init(&p->w, t, rows, COLS, 0, &cuts);
-        rows = WMAT_PANEL * (int)(AREA / p->w.panel_bytes);
+            wmat_init(&p->w, t, rows, cols, 0, &cuts);
+        rows = WMAT_PANEL * (int)MIN(AREA / p->w.panel_bytes, (size_t)1 << 15);
     }
     p->w.data = b->area;
     struct act_layout a;
-    act_layout_init(&a, act_kind_of(t), COLS, &cuts);
-    p->stride = a.kind == ACT_F32 ? COLS * sizeof(float) : a.row_bytes;
+    act_layout_init(&a, act_kind_of(t), cols, &cuts);
+    p->stride = a.kind == ACT_F32 ? cols * sizeof(float) : a.row_bytes;
     p->y_bytes = sizeof(float) * 64 * (size_t)p->w.rows;
     p->y = big_alloc(p->y_bytes, "bench results", e);
     if (!p->y)
         return ERR_MEMORY;
     p->act = xaligned(64, 64 * p->stride);
     float *x;
-    XNEW_N(x, COLS);
-    for (int k = 0; k < COLS; k++)
+    XNEW_N(x, cols);
+    for (int k = 0; k < cols; k++)
         x[k] = (float)(k % 17 - 8) * 0.125f;
     for (size_t i = 0; i < 64; i++) {
         if (a.kind == ACT_F32)
@@ -177,7 +177,8 @@ static double mul_time(struct bench *b, struct product *p, int tokens, int panel
         b->k.matmul.mul[p->w.dtype](&p->w, p->act, p->stride, tokens, at, at + panels, p->y,
                                     (size_t)p->w.rows);
         best = fmin(best, clock_s() - since);
-        at = at + 2 * panels <= p->w.n_panels ? at + panels : 0;
+        if (tokens == 1) /* many tokens: arithmetic alone, out of the cache */
+            at = at + 2 * panels <= p->w.n_panels ? at + panels : 0;
     } while (clock_s() < until);
     return best;
 }
@@ -185,14 +186,14 @@ static double mul_time(struct bench *b, struct product *p, int tokens, int panel
 static int bench_matmul(struct bench *b, enum dtype t, struct err *e)
 {
     struct product p;
-    int rc = product_init(b, t, &p, e);
+    int rc = product_init(b, t, COLS, &p, e);
     if (rc)
         return rc;
     int panels = (int)(PIECE / p.w.panel_bytes), few = MIN(64, panels);
     double macs = (double)WMAT_PANEL * COLS;
     double one = mul_time(b, &p, 1, panels) / panels, many = mul_time(b, &p, 64, few) / few;
     b->m.one[t] = (double)p.w.panel_bytes / one;
-    b->m.many[t] = 63 * macs / MAX(many - one, many / 2);
+    b->m.many[t] = 64 * macs / many;
     b->m.core_read = MAX(b->m.core_read, b->m.one[t]);
     b->m.host_read = MAX(b->m.host_read, b->m.core_read);
     printf("matmul %-9s 1 token %6.1f GB/s, %6.1f GMAC/s; 64 tokens %6.1f GMAC/s\n", dtype_name(t),
@@ -202,30 +203,54 @@ static int bench_matmul(struct bench *b, enum dtype t, struct err *e)
     return 0;
 }
 
-/* Queries that share a KV head against 4096 positions of f16. */
-static double attend_speed(struct bench *b, int n_q)
+/* What the ends of short chunks cost: the same number of products in rows an eighth as long. */
+static int bench_ends(struct bench *b, struct err *e)
 {
-    enum { D = 128, POSITIONS = 4096 };
+    enum { SHORT = COLS / 8 };
+    double one[2], many[2];
+    for (int i = 0; i < 2; i++) {
+        struct product p;
+        int cols = i ? SHORT : COLS, rc = product_init(b, DT_Q4_0, cols, &p, e);
+        if (rc)
+            return rc;
+        int panels = (int)(PIECE / p.w.panel_bytes), few = MIN(64 * COLS / cols, panels);
+        double macs = (double)WMAT_PANEL * cols;
+        one[i] = mul_time(b, &p, 1, panels) / panels / macs; /* seconds a MAC */
+        many[i] = mul_time(b, &p, 64, few) / few / macs / 64;
+        product_release(&p);
+    }
+    double ends = (double)YOKE_CHUNKS / SHORT - (double)YOKE_CHUNKS / COLS; /* more of them a MAC */
+    b->m.end_one_s = MAX((one[1] - one[0]) / ends, 1e-12);
+    b->m.end_many_s = MAX((many[1] - many[0]) / ends, 1e-12);
+    printf("end of a chunk of columns          1 token %.2f ns, 64 tokens %.2f ns each\n",
+           b->m.end_one_s * 1e9, b->m.end_many_s * 1e9);
+    return 0;
+}
+
+/* Queries that share a KV head against 4096 positions of f16. */
+static double attend_time(struct bench *b, int n_q, int d)
+{
+    enum { POSITIONS = 4096 };
     const struct attention_kernels *k = &b->k.attention;
     float *q, *s, *o, *sum, m, l;
-    XNEW_N(q, (size_t)n_q * D);
-    XNEW_N(o, (size_t)n_q * D);
-    XNEW_N(sum, (size_t)n_q * D);
+    XNEW_N(q, (size_t)n_q * (size_t)d);
+    XNEW_N(o, (size_t)n_q * (size_t)d);
+    XNEW_N(sum, (size_t)n_q * (size_t)d);
     XNEW_N(s, (size_t)n_q * ATTN_BLOCK);
-    size_t stride = 2 * D;
+    size_t stride = 2 * (size_t)d;
     const uint8_t *keys = b->area, *values = b->area + POSITIONS * stride;
     double best = INFINITY, until = clock_s() + BUDGET;
     while (clock_s() < until) {
         double since = clock_s();
         float all_m = -INFINITY, all_l = 0;
         for (int at = 0; at < POSITIONS; at += ATTN_BLOCK) {
-            k->scores[KV_F16](q, D, n_q, keys + (size_t)at * stride, stride, ATTN_BLOCK, D, 0.1f, s);
+            k->scores[KV_F16](q, (size_t)d, n_q, keys + (size_t)at * stride, stride, ATTN_BLOCK, d, 0.1f, s);
             for (int i = 0; i < n_q; i++)
                 k->softmax(s + i * ATTN_BLOCK, 0, ATTN_BLOCK, ATTN_BLOCK, &m, &l);
-            memset(o, 0, sizeof(float) * (size_t)n_q * D);
-            k->values[KV_F16](s, n_q, values + (size_t)at * stride, stride, ATTN_BLOCK, D, o, D);
+            memset(o, 0, sizeof(float) * (size_t)n_q * (size_t)d);
+            k->values[KV_F16](s, n_q, values + (size_t)at * stride, stride, ATTN_BLOCK, d, o, (size_t)d);
             for (int i = 0; i < n_q; i++)
-                k->join(&all_m, &all_l, sum + (size_t)i * D, m, l, o + (size_t)i * D, D);
+                k->join(&all_m, &all_l, sum + (size_t)i * (size_t)d, m, l, o + (size_t)i * (size_t)d, d);
         }
         best = fmin(best, clock_s() - since);
     }
@@ -233,12 +258,16 @@ static double attend_speed(struct bench *b, int n_q)
     xfree(o);
     xfree(sum);
     xfree(s);
-    return 2.0 * D * POSITIONS * n_q / best;
+    return best / POSITIONS / n_q;
 }
 
 static double row_speed(struct bench *b)
 {
     float *x, *w, *y;
+    struct act_layout a;
+    struct cuts cuts = {.n = 1, .at = {0, COLS}};
+    act_layout_init(&a, ACT_Q32, COLS, &cuts);
+    void *record = xaligned(64, a.row_bytes);
     XNEW_N(x, COLS);
     XNEW_N(w, COLS);
     XNEW_N(y, COLS);
@@ -251,13 +280,15 @@ static double row_speed(struct bench *b)
             b->k.rows.rms_norm(x, w, COLS, 1e-5f, y);
             b->k.rows.glu[GLU_SILU](y, w, COLS, y);
             b->k.rows.add(x, y, COLS, y);
+            b->k.matmul.quantize(&a, y, record);
         }
         best = fmin(best, (clock_s() - since) / 20);
     }
     xfree(x);
     xfree(w);
     xfree(y);
-    return 8.0 * COLS * sizeof(float) / best;
+    xfree(record);
+    return (9.0 * COLS * sizeof(float) + a.row_bytes) / best;
 }
 
 /* --- all-reduce --- */
@@ -338,7 +369,7 @@ static int run_all(struct bench *b, struct err *e)
     static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_F8_E4M3, DT_Q8_0, DT_Q4_0, DT_Q4_1,
                                        DT_Q5_0, DT_Q5_1, DT_Q4_K, DT_Q5_K,    DT_Q6_K, DT_I8C,  DT_I4G};
     struct product p;
-    int rc = product_init(b, DT_I8C, &p, e);
+    int rc = product_init(b, DT_I8C, COLS, &p, e);
     if (rc)
         return rc;
     struct reader r = {b, p.w, p.act, p.y, 0, (int)(PIECE / p.w.panel_bytes)};
@@ -348,8 +379,14 @@ static int run_all(struct bench *b, struct err *e)
         rc = bench_matmul(b, types[i], e);
     if (rc)
         return rc;
-    b->m.attend_one = attend_speed(b, 4);
-    b->m.attend_many = attend_speed(b, 64);
+    rc = bench_ends(b, e);
+    if (rc)
+        return rc;
+    /* seconds a score, of heads of 64 and 128: 128 and 256 MACs, and the softmax */
+    double one = attend_time(b, 4, 128), many = attend_time(b, 64, 128), narrow = attend_time(b, 64, 64);
+    b->m.attend_many = 128 / MAX(many - narrow, many / 4);
+    b->m.score_macs = MAX(many * b->m.attend_many - 256, 1);
+    b->m.attend_one = (256 + b->m.score_macs) / one;
     b->m.row_bytes_s = row_speed(b);
     printf("attention                          4 queries %.1f GMAC/s, 64 %.1f GMAC/s\n",
            b->m.attend_one * 1e-9, b->m.attend_many * 1e-9);

@@ -41,6 +41,9 @@ static int read_machine(const json_t *o, const char *where, struct cost_machine 
     } all[] = {{"cores", &cores},
                {"host_read", &host},
                {"core_read", &m->core_read},
+               {"end_one_s", &m->end_one_s},
+               {"end_many_s", &m->end_many_s},
+               {"score_macs", &m->score_macs},
                {"attend_one", &m->attend_one},
                {"attend_many", &m->attend_many},
                {"row_bytes_s", &m->row_bytes_s},
@@ -52,7 +55,7 @@ static int read_machine(const json_t *o, const char *where, struct cost_machine 
         rc = get(o, all[i].key, where, all[i].to, e);
     m->host_read = host;
     if (!rc && json_object_get(o, "host_read"))
-        m->host_read *= m->cores / cores;
+        m->host_read = MAX(host * m->cores / cores, MIN(host, m->core_read));
     for (int t = 0; t < DT_COUNT && !rc; t++) {
         const json_t *one = json_object_get(matmul, dtype_name((enum dtype)t));
         if (one && !(rc = get(one, "one", where, &m->one[t], e)))
@@ -79,11 +82,25 @@ json_t *machine_json(const struct cost_machine *m)
         if (m->one[t] > 0)
             json_object_set_new(matmul, dtype_name((enum dtype)t),
                                 json_pack("{s:f, s:f}", "one", m->one[t], "many", m->many[t]));
-    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "cores", m->cores,
-                     "host_read", m->host_read, "core_read", m->core_read, "attend_one", m->attend_one,
-                     "attend_many", m->attend_many, "row_bytes_s", m->row_bytes_s, "step_s", m->step_s,
-                     "barrier_s", m->barrier_s, "local_latency_s", m->local.latency_s, "local_bytes_s",
-                     m->local.bytes_s, "matmul", matmul);
+    json_t *o = json_pack("{s:i, s:o}", "cores", m->cores, "matmul", matmul);
+    const struct {
+        const char *key;
+        double v;
+    } all[] = {{"host_read", m->host_read},
+               {"core_read", m->core_read},
+               {"end_one_s", m->end_one_s},
+               {"end_many_s", m->end_many_s},
+               {"score_macs", m->score_macs},
+               {"attend_one", m->attend_one},
+               {"attend_many", m->attend_many},
+               {"row_bytes_s", m->row_bytes_s},
+               {"step_s", m->step_s},
+               {"barrier_s", m->barrier_s},
+               {"local_latency_s", m->local.latency_s},
+               {"local_bytes_s", m->local.bytes_s}};
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        json_object_set_new(o, all[i].key, json_real(all[i].v));
+    return o;
 }
 
 int machine_write(const char *path, const json_t *o, struct err *e)

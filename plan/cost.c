@@ -31,6 +31,9 @@ void cost_machine_default(struct cost_machine *m, int hosts, int cores, double m
                                .host_read = 5.4e9 * cores,
                                .core_read = 20e9,
                                .numa_share = 0.75,
+                               .end_one_s = 2e-9,
+                               .end_many_s = 0.5e-9,
+                               .score_macs = 64,
                                .attend_one = 33e9,
                                .attend_many = 37e9,
                                .row_bytes_s = 45e9,
@@ -57,13 +60,16 @@ static void add_matmul(struct cost_layer *l, const struct plan_weight *w)
     double stack = range_n(w->stack), macs = (double)range_n(w->row) * range_n(w->col) * stack;
     l->bytes[w->dtype] += (double)w->bytes;
     l->macs[w->dtype] += macs;
+    l->ends[w->dtype] += MAX(stack * range_n(w->row) * w->cuts.n - macs / COST_CHUNK, 0);
 }
 
 static void add_expert(struct cost_layer *l, const struct plan_weight *w)
 {
     double stack = MAX(range_n(w->stack), 1);
     l->expert_bytes[w->dtype] += (double)w->bytes / stack;
-    l->expert_macs[w->dtype] += (double)range_n(w->row) * range_n(w->col);
+    double macs = (double)range_n(w->row) * range_n(w->col);
+    l->expert_macs[w->dtype] += macs;
+    l->expert_ends[w->dtype] += MAX((double)range_n(w->row) * w->cuts.n - macs / COST_CHUNK, 0);
 }
 
 static void add_attend(const struct plan *p, struct cost_layer *l, const struct step *s)
@@ -76,6 +82,7 @@ static void add_attend(const struct plan *p, struct cost_layer *l, const struct 
     if (!kv)
         return;
     double heads = (double)q->width / kv->kv.k_dim;
+    l->scores += heads;
     l->attend_macs += heads * (kv->kv.k_dim + kv->kv.v_dim);
     l->kv_bytes += (double)kv->row_bytes / p->opt.page_tokens;
     l->window = s->op >= 0 ? p->graph->ops[s->op].attend.window : 0;
@@ -232,11 +239,14 @@ struct place { /* of a rank, for one tick */
     double read; /* bytes/s */
 };
 
-static void matmul_time(const struct place *at, enum dtype t, double bytes, double macs_more, double *parts)
+/* first: what a tick's first token (or an expert's) takes, which is the reading; more: tokens after it. */
+static void matmul_time(const struct place *at, enum dtype t, double bytes, double first, double more,
+                        double macs, double ends, double *parts)
 {
     const struct cost_machine *m = at->m;
-    parts[PART_READ] += bytes / MIN(at->read, at->threads * m->one[t]);
-    parts[PART_MATH] += macs_more / (at->threads * m->many[t]);
+    parts[PART_READ] += first * bytes / MIN(at->read, at->threads * m->one[t]);
+    parts[PART_MATH] +=
+        (more * macs / m->many[t] + ends * (first * m->end_one_s + more * m->end_many_s)) / at->threads;
 }
 
 static void layer_time(const struct place *at, const struct cost_layer *l, const struct tick *k, double rows,
@@ -249,10 +259,10 @@ static void layer_time(const struct place *at, const struct cost_layer *l, const
     double pairs = s->experts ? cost_experts_pairs(s->experts, s->chosen, s->ep, rows) : 0;
     for (int t = 0; t < DT_COUNT; t++) {
         if (l->bytes[t] > 0)
-            matmul_time(at, (enum dtype)t, l->bytes[t], l->macs[t] * more, parts);
+            matmul_time(at, (enum dtype)t, l->bytes[t], 1, more, l->macs[t], l->ends[t], parts);
         if (l->expert_bytes[t] > 0) /* an expert's first pair is the reading */
-            matmul_time(at, (enum dtype)t, l->expert_bytes[t] * read,
-                        l->expert_macs[t] * MAX(pairs - read, 0), parts);
+            matmul_time(at, (enum dtype)t, l->expert_bytes[t], read, MAX(pairs - read, 0), l->expert_macs[t],
+                        l->expert_ends[t], parts);
     }
     if (l->attend_macs > 0) {
         double seen = k->sees, cached = k->cached;
@@ -260,9 +270,9 @@ static void layer_time(const struct place *at, const struct cost_layer *l, const
             cached *= l->window * k->rows / seen;
             seen = k->rows * l->window;
         }
-        parts[PART_ATTEND] +=
-            MAX(l->kv_bytes * cached / at->read,
-                l->attend_macs * seen / at->threads / (k->single ? m->attend_one : m->attend_many));
+        parts[PART_ATTEND] += MAX(l->kv_bytes * cached / at->read,
+                                  (l->attend_macs + l->scores * m->score_macs) * seen / at->threads /
+                                      (k->single ? m->attend_one : m->attend_many));
     }
     parts[PART_ROWS] += l->row_bytes * rows / m->row_bytes_s / MIN(MAX(rows, 1), at->threads);
     parts[PART_SYNC] += l->barriers * m->barrier_s * log2_of(at->threads) + l->steps * m->step_s;

@@ -16,6 +16,8 @@
 #include "base/dtype.h"
 #include "plan/plan.h"
 
+#define COST_CHUNK 512
+
 struct cost_link {
     double latency_s, bytes_s; /* of one hop between two ranks; 2 ranks' all-reduce moves its bytes once */
 };
@@ -28,6 +30,10 @@ struct cost_machine {
     double numa_share;     /* of its bandwidth that a rank keeps whose threads are in several NUMA domains */
     double one[DT_COUNT];  /* weight bytes/s of one core, multiplying one token */
     double many[DT_COUNT]; /* MAC/s of one core for each further token; 0: the format cannot be held */
+    /* A chunk of columns ends (kernels/sum.h): seconds of one core a row and end, for the first token and for
+     * each further one, beyond the ends that `one` and `many` have at COST_CHUNK columns a chunk. */
+    double end_one_s, end_many_s;
+    double score_macs;              /* what a score costs beside its MACs (softmax), in MACs */
     double attend_one, attend_many; /* MAC/s of one core: a single query, many queries */
     double row_bytes_s;             /* bytes/s of one core in norms, gates and the like: read and written */
     double step_s;                  /* overhead of a step on its thread */
@@ -43,8 +49,10 @@ struct cost_layer {
     double bytes[DT_COUNT];                               /* weights that each tick reads */
     double macs[DT_COUNT];                                /* per row */
     double expert_bytes[DT_COUNT], expert_macs[DT_COUNT]; /* of one expert, as this rank holds it */
-    double kv_bytes, attend_macs;                         /* per position cached (and query) */
-    int window;                                           /* positions that a query sees; 0: all */
+    double ends[DT_COUNT], expert_ends[DT_COUNT]; /* rows x chunks of them, beyond macs / COST_CHUNK */
+    double scores;                                /* per position and query: its heads */
+    double kv_bytes, attend_macs;                 /* per position cached (and query) */
+    int window;                                   /* positions that a query sees; 0: all */
     double row_bytes;                  /* read and written per row, by steps that are not multiplications */
     double reduce_bytes, gather_bytes; /* payload per row */
     int reduces, gathers, barriers, steps;
