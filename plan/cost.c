@@ -31,13 +31,13 @@ void cost_machine_default(struct cost_machine *m, int hosts, int cores, double m
                                .host_read = 5.4e9 * cores,
                                .core_read = 20e9,
                                .numa_share = 0.75,
-                               .end_one_s = 2e-9,
-                               .end_many_s = 0.5e-9,
-                               .score_macs = 64,
-                               .attend_one = 33e9,
-                               .attend_many = 37e9,
-                               .row_bytes_s = 45e9,
-                               .step_s = 0.2e-6,
+                               .end_one_s = 0.06e-9,
+                               .end_many_s = 0.3e-9,
+                               .score_macs = 60,
+                               .attend_one = 40e9,
+                               .attend_many = 46e9,
+                               .row_bytes_s = 34e9,
+                               .step_s = 0.5e-6,
                                .barrier_s = 0.7e-6,
                                .local = {3e-6, 10e9},
                                .net = {30e-6, 11.25e9}};
@@ -270,9 +270,9 @@ static void layer_time(const struct place *at, const struct cost_layer *l, const
             cached *= l->window * k->rows / seen;
             seen = k->rows * l->window;
         }
-        parts[PART_ATTEND] += MAX(l->kv_bytes * cached / at->read,
-                                  (l->attend_macs + l->scores * m->score_macs) * seen / at->threads /
-                                      (k->single ? m->attend_one : m->attend_many));
+        parts[PART_ATTEND] += l->kv_bytes * cached / MIN(at->read, at->threads * m->one[DT_F16]) +
+                              (l->attend_macs + l->scores * m->score_macs) * seen / at->threads /
+                                  (k->single ? m->attend_one : m->attend_many);
     }
     parts[PART_ROWS] += l->row_bytes * rows / m->row_bytes_s / MIN(MAX(rows, 1), at->threads);
     parts[PART_SYNC] += l->barriers * m->barrier_s * log2_of(at->threads) + l->steps * m->step_s;
