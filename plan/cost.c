@@ -37,7 +37,7 @@ void cost_machine_default(struct cost_machine *m, int hosts, int cores, double m
                                .attend_one = 40e9,
                                .attend_many = 46e9,
                                .row_bytes_s = 34e9,
-                               .step_s = 0.5e-6,
+                               .step_s = 0.7e-6,
                                .barrier_s = 0.7e-6,
                                .local = {3e-6, 10e9},
                                .net = {30e-6, 11.25e9}};
