@@ -174,7 +174,7 @@ static void test_advice(void **state)
     check(SHAPES "$Y plan -m qwen2-72b --auto " CLUSTER "--bench none --goal throughput --json | cmp - "
                  "../plans/auto-qwen2-72b.json",
           0, "", "");
-    check_parts(SHAPES "$Y plan -m qwen2-72b --auto " CLUSTER "--bench none --tp 200", 5, "",
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto " CLUSTER "--bench none --tp 200", 4, "",
                 "tensor parallelism of 200");
     check_parts(SHAPES "$Y plan -m qwen2-72b --auto --hosts 1 --cores 8 --memory 16GB --bench none", 0,
                 "choice: none", "");
