@@ -51,10 +51,9 @@ const size_t n_shapes = ARRAY_LEN(shape_table);
 
 const char *group_title(enum option_group g)
 {
-    static const char *const title[G_COUNT] = {
-        "Model", "Prompts and answers", "Sampling", "Engine", "Split over ranks",
-        "Advice",
-        "Tools", "As in MindFormers"};
+    static const char *const title[G_COUNT] = {"Model",  "Prompts and answers", "Sampling",
+                                               "Engine", "Split over ranks",    "Advice",
+                                               "Tools",  "As in MindFormers"};
     return title[g];
 }
 
