@@ -11,6 +11,7 @@
 
 int command_run(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_plan(struct settings *s, struct warn_sink *warn, struct err *e);
+int command_bench(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_logits(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_tokenize(struct settings *s, struct warn_sink *warn, struct err *e);
 int command_launch(struct settings *s, struct warn_sink *warn, struct err *e);

@@ -21,7 +21,10 @@ static const struct command_info commands[] = {
      "yoke launch -n 4 -- run -m MODEL -p \"Hello\" --tp 4\n"
      "yoke launch --hosts n1,n2 -- run --config predict_qwen3_8b.yaml --tp 8"},
     {CMD_PLAN, "plan", "show how a model would be split over ranks, and the memory it takes",
-     "yoke plan -m MODEL --tp 4 --pp 2 --memory 64GB"},
+     "yoke plan -m MODEL --tp 4 --pp 2 --memory 64GB\n"
+     "yoke plan -m MODEL --auto --hosts 4 --cores 64 --memory 256GB --net 100Gb --goal throughput"},
+    {CMD_BENCH, "bench", "measure this machine, for the advice of yoke plan --auto",
+     "yoke bench -o machine.json && yoke plan -m MODEL --auto --bench machine.json"},
     {CMD_TOKENIZE, "tokenize", "turn text into token ids, or ids into text",
      "yoke tokenize -m MODEL -p \"Hello\"\nyoke tokenize -m MODEL --ids 9906,11"},
     {CMD_TEMPLATE, "template", "put messages through a model's chat template",
@@ -332,7 +335,7 @@ static bool explain_all(const char *topic, struct arena *a, struct buf *out)
     bool any = false;
     struct flag_hit hit = {0};
     char *flag = xasprintf("%s%s", *topic == '-' ? "" : "--", topic);
-    if (option_by_flag(flag, strlen(flag), CMD_EVERY, &hit)) {
+    if (option_by_flag(flag, strlen(flag), CMD_ANY, &hit)) {
         explain(hit.option, out);
         any = true;
     }
@@ -407,7 +410,7 @@ int help_topic(const char *topic, struct buf *out, struct err *e)
             suggest_try(&s, commands[i].name, strlen(commands[i].name));
         for (size_t i = 0; i < OPT_COUNT; i++)
             suggest_try(&s, option_table[i].name, strlen(option_table[i].name));
-        const char *near = *topic == '-' ? nearest_flag(topic, CMD_EVERY, a) : nearest_path(topic, a);
+        const char *near = *topic == '-' ? nearest_flag(topic, CMD_ANY, a) : nearest_path(topic, a);
         if (s.best || near)
             err = err_set(e, ERR_USAGE, "there is no option or key \"%s\"; did you mean %s?", topic,
                           s.best ? s.best : near);

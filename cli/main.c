@@ -50,6 +50,7 @@ struct entry {
 static const struct entry entries[] = {
     {"run", command_run, true},
     {"plan", command_plan, false},
+    {"bench", command_bench, false},
     {"logits", command_logits, true},
     {"launch", command_launch, false},
     {"tokenize", command_tokenize, false},

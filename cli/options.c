@@ -51,9 +51,9 @@ const size_t n_shapes = ARRAY_LEN(shape_table);
 
 const char *group_title(enum option_group g)
 {
-    static const char *const title[G_COUNT] = {"Model",  "Prompts and answers", "Sampling",
-                                               "Engine", "Split over ranks",    "Launching ranks",
-                                               "Tools",  "As in MindFormers"};
+    static const char *const title[G_COUNT] = {
+        "Model", "Prompts and answers", "Sampling", "Engine", "Split over ranks", "Launching ranks", "Advice",
+        "Tools", "As in MindFormers"};
     return title[g];
 }
 
@@ -74,6 +74,8 @@ const char *command_name(enum command c)
         return "launch";
     case CMD_SHARD:
         return "shard";
+    case CMD_BENCH:
+        return "bench";
     }
     return NULL;
 }

@@ -22,6 +22,7 @@ enum option_group {
     G_ENGINE,
     G_SPLIT,
     G_LAUNCH,
+    G_ADVICE,
     G_TOOLS,
     G_MINDFORMERS,
     G_COUNT
@@ -37,7 +38,7 @@ enum {
 
 /* All that open a model; those that need ranks. */
 #define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE | CMD_SHARD)
-#define CMD_EVERY  (CMD_ALL | CMD_LAUNCH)
+#define CMD_ANY    (CMD_ALL | CMD_LAUNCH | CMD_BENCH)
 #define CMD_ENGINE (CMD_RUN | CMD_PLAN | CMD_LOGITS)
 
 struct option {

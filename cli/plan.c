@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cli/plan_auto.h"
 #include "cli/session.h"
 
 struct planner {
@@ -302,6 +303,8 @@ int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
 {
     struct session x;
     struct planner p = {.x = &x};
+    if (s->advise)
+        return plan_advise(s, warn, e);
     int rc = session_open(s, 0, 1, 0, warn, &x, e);
     if (!rc) {
         int32_t batch = s->max_batch ? (int32_t)s->max_batch : 1;

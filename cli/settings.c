@@ -63,7 +63,7 @@ static bool is_known_flag(const char *word)
     if (word[0] != '-' || !word[1])
         return false;
     return !strcmp(word, "-h") || !strcmp(word, "--help") ||
-           option_by_flag(word, strcspn(word, "="), CMD_EVERY, &hit);
+           option_by_flag(word, strcspn(word, "="), CMD_ANY, &hit);
 }
 
 /* Whether a word ends a list of values: any "--name" without a space in it, or a known short flag. "- a list
@@ -490,7 +490,7 @@ static int settle_model(struct parser *p)
             p->e, ERR_USAGE,
             "%s: MindSpore's .ckpt files are not read; give a folder of safetensors or a .gguf file",
             s->source[s->model ? OPT_model : OPT_load_checkpoint]);
-    bool needed = s->command != CMD_TEMPLATE || !s->template_file;
+    bool needed = s->command != CMD_BENCH && (s->command != CMD_TEMPLATE || !s->template_file);
     if (!s->weights && needed)
         return err_set(p->e, ERR_USAGE,
                        "no model: give -m PATH, or load_checkpoint or pretrained_model_dir in the YAML file");

@@ -30,7 +30,8 @@ enum command {
     CMD_TOKENIZE = 1 << 3,
     CMD_TEMPLATE = 1 << 4,
     CMD_LAUNCH = 1 << 5,
-    CMD_SHARD = 1 << 6
+    CMD_SHARD = 1 << 6,
+    CMD_BENCH = 1 << 7
 };
 
 /* In order of precedence. */
@@ -165,6 +166,14 @@ struct settings {
     const char *messages, *tools, *template_file;
     bool generation_prompt;
     struct strings vars;
+
+    /* yoke plan --auto, yoke bench. */
+    bool advise;
+    int64_t cluster_hosts, cores, numa, prompt_tokens, answer_tokens;
+    int goal;        /* enum cost_goal */
+    const char *net; /* "100Gb", "100Gb,3us" */
+    const char *weights_dtype;
+    const char *bench_file;
 };
 
 /* argv[0] is the subcommand's name, argv[1..] its arguments. On success the settings are the caller's to

@@ -124,7 +124,7 @@ static void test_every_flag_and_key_is_found_and_unique(void **state)
         const struct option *o = &option_table[i];
         assert_true(o->flags || o->yaml);
         assert_true(o->help && *o->help && o->help[strlen(o->help) - 1] != '.');
-        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_EVERY));
+        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_ANY));
         const char *at = o->flags, *w;
         size_t n;
         struct flag_hit hit;
@@ -218,14 +218,14 @@ static void test_bool_flags(void **state)
 {
     (void)state;
     struct flag_hit hit;
-    assert_true(option_by_flag("--no-skip_prompt", 16, CMD_EVERY, &hit));
+    assert_true(option_by_flag("--no-skip_prompt", 16, CMD_ANY, &hit));
     assert_string_equal(hit.fixed, "false");
-    assert_true(option_by_flag("--greedy", 8, CMD_EVERY, &hit));
+    assert_true(option_by_flag("--greedy", 8, CMD_ANY, &hit));
     assert_int_equal(hit.fixed_len, 5);
-    assert_false(option_by_flag("--no-temperature", 16, CMD_EVERY, &hit));
-    assert_false(option_by_flag("--no-greedy", 11, CMD_EVERY, &hit));
-    assert_false(option_by_flag("--", 2, CMD_EVERY, &hit));
-    assert_false(option_by_flag("", 0, CMD_EVERY, &hit));
+    assert_false(option_by_flag("--no-temperature", 16, CMD_ANY, &hit));
+    assert_false(option_by_flag("--no-greedy", 11, CMD_ANY, &hit));
+    assert_false(option_by_flag("--", 2, CMD_ANY, &hit));
+    assert_false(option_by_flag("", 0, CMD_ANY, &hit));
 }
 
 static void test_sizes(void **state)
