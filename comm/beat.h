@@ -20,7 +20,7 @@
 
 #define BEAT_EVERY_MS   500
 #define BEAT_SILENCE_MS 4000
-#define BEAT_GRACE_MS   3000
+#define BEAT_GRACE_MS   2500
 
 /* Which ranks does `me` exchange beats with? The hosts, in the order of their first ranks, form a ring; each
  * watches those at distances 1, 2, 4, ... both ways: up to five hosts all the others, and no more than 2 log2

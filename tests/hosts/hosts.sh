@@ -32,19 +32,21 @@ hosts_sandbox() {
     ip link add hub type bridge 2>/dev/null || hosts_skip "this kernel has no bridge"
     ip link set hub up
     # Open MPI starts its daemons on other hosts by this, in place of `ssh -o ServerAliveInterval=1 -o
-    # ServerAliveCountMax=7`: it ends when the daemon does, or once one of the two links has been down for 7 s.
+    # ServerAliveCountMax=6`: it ends when the daemon does, or once one of the two links has been down for 6 s.
     cat >$dir/agent <<'AGENT'
-#!/bin/sh
-host=$1 quiet=0
+#!/bin/bash
+host=$1 heard=${EPOCHREALTIME/.}
 shift
 nsenter --net=/run/netns/"$host" --uts=/run/hosts/"$host".uts sh -c "$*" &
 daemon=$!
 trap 'kill $daemon' TERM
-while [ $quiet -gt 0 ] || kill -0 $daemon 2>/dev/null; do
+while :; do
     sleep 0.25
-    quiet=$((quiet + 1))
-    ip link show eth0 | grep -q LOWER_UP && ip -n "$host" link show eth0 | grep -q LOWER_UP && quiet=0
-    [ $quiet -ge 28 ] && exit 255
+    if ip link show eth0 | grep -q LOWER_UP && ip -n "$host" link show eth0 | grep -q LOWER_UP; then
+        heard=${EPOCHREALTIME/.}
+        kill -0 $daemon 2>/dev/null || break # one cannot hear over a cut link that it has ended
+    fi
+    [ $((${EPOCHREALTIME/.} - heard)) -ge 6000000 ] && exit 255
 done
 wait $daemon
 AGENT

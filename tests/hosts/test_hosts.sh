@@ -90,19 +90,24 @@ start_long() { # DEGREES...
     fail "the long run did not start"
 }
 
-# All of it ends within 10 s from now, with a non-zero code, and the output says which ranks may be meant.
+# All of it ends within 10 s from SINCE, with a non-zero code, and the output says which ranks may be meant.
 ends_naming() { # SINCE PATTERN
-    local rc
-    nothing_left 100
-    local took=$(($(date +%s%N) - $1)) left
+    local rc ranks=0 i took left
+    for ((i = 0; i < 100; i++)); do
+        [ $ranks = 0 ] && [ -z "$(pgrep -x yoke)" ] && ranks=$(($(date +%s%N) - $1))
+        [ -z "$(left_over)" ] && break
+        sleep 0.1
+    done
+    took=$(($(date +%s%N) - $1))
     left=$(left_over)
     [ -z "$left" ] || { kill_ours $left; fail "still there after 10 s: $left"; return; }
     wait $pid
     rc=$?
     kill_ours $(pgrep -x orted)
+    [ $took -lt 10000000000 ] || fail "took $((took / 1000000)) ms" || return
     [ $rc != 0 ] || fail "exit code 0" || return
     grep -Eq "$2" $out || fail "the output does not name it: $2" || return
-    echo "    $((took / 1000000)) ms, exit code $rc: $(grep -Em1 "$2" $out | cut -c1-230)"
+    echo "    ranks $((ranks / 1000000)) ms, mpirun $((took / 1000000)) ms, exit code $rc: $(grep -Em1 "$2" $out | cut -c1-230)"
 }
 
 killed() { # RANK DEGREES...
