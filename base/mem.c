@@ -6,7 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef __GLIBC__
+
+/* Under a sanitizer the heap is not glibc's, and malloc_trim would walk one that was never set up. */
+#if defined(__has_feature)
+#define OWN_HEAP (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_HEAP 1
+#else
+#define OWN_HEAP 0
+#endif
+#if defined(__GLIBC__) && !OWN_HEAP
 #include <malloc.h>
 #endif
 
@@ -143,7 +152,7 @@ void big_free(void *p, size_t size)
 
 void mem_trim(void)
 {
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && !OWN_HEAP
     malloc_trim(0);
 #endif
 }

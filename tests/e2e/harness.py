@@ -203,7 +203,8 @@ class _Report(unittest.TestResult):
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        print(f"[ SKIPPED  ] {type(test).__name__}_{test._testMethodName}: {reason}", flush=True)
+        name = f"{type(test).__name__}_{test._testMethodName}" if hasattr(test, "_testMethodName") else str(test)  # a class
+        print(f"[ SKIPPED  ] {name}: {reason}", flush=True)
 
 
 def main():

@@ -312,8 +312,10 @@ static void quantize_literally(const float *x, int n, float *scale, int *q)
     for (int i = 0; i < n; i++)
         amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
     *scale = isinf(127 / amax) ? 0 : amax / 127;
-    for (int i = 0; i < n; i++)
-        q[i] = isinf(127 / amax) ? 0 : (int)rint((double)(x[i] * (127 / amax)));
+    for (int i = 0; i < n; i++) {
+        float scaled = x[i] * (127 / amax);
+        q[i] = isinf(127 / amax) || !isfinite(scaled) ? 0 : (int)rint((double)scaled);
+    }
 }
 
 /* y[t][r] by the contract's formulas. ret_exact: the same in double, of unquantised weights and quantised
