@@ -94,3 +94,14 @@ int json_get_string(const json_t *o, const char *key, const char *fallback, cons
     *ret = v ? json_string_value(v) : fallback;
     return 0;
 }
+
+static int add_bytes(const char *bytes, size_t n, void *out)
+{
+    buf_add(out, bytes, n);
+    return 0;
+}
+
+void json_print(const json_t *v, size_t flags, struct buf *out)
+{
+    json_dump_callback(v, add_bytes, out, flags);
+}

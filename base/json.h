@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <jansson.h>
+#include "base/buf.h"
 #include "base/err.h"
 
 /* Parses text (need not be terminated). Depth and duplicate keys are jansson's rules; the error has line and
@@ -26,5 +27,8 @@ int json_get_bool(const json_t *o, const char *key, bool fallback, const char *w
                   struct err *e);
 int json_get_string(const json_t *o, const char *key, const char *fallback, const char *where,
                     const char **ret, struct err *e); /* borrowed from o */
+
+/* Appends v as text; flags are jansson's (JSON_INDENT(1), JSON_SORT_KEYS, ...). */
+void json_print(const json_t *v, size_t flags, struct buf *out);
 
 #endif

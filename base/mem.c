@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 static _Thread_local int guard_depth;
 
@@ -136,4 +139,11 @@ void big_free(void *p, size_t size)
 {
     if (p)
         munmap(p, ROUND_UP(size ? size : 1, 4096));
+}
+
+void mem_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -6,8 +6,8 @@
  * checked, reported.
  *
  * The guard: between alloc_guard_begin() and alloc_guard_end() on a thread, every x*() and big_alloc() call
- * on that thread is a bug and aborts (debug builds). The token loop runs under it (DESIGN invariant 2). No
- * code outside base/ calls malloc directly; `make check` looks.
+ * on that thread is a bug and aborts (debug builds). The token loop runs under it (ARCHITECTURE.md, invariant
+ * 2). No code outside base/ calls malloc directly; `make check` looks.
  */
 #ifndef YOKE_BASE_MEM_H
 #define YOKE_BASE_MEM_H
@@ -40,6 +40,8 @@ void xfree(void *p); /* NULL is fine */
  * was asked and for what). Free with the same size. */
 void *big_alloc(size_t size, const char *what, struct err *e);
 void big_free(void *p, size_t size);
+/* Gives the system back what the C library keeps of memory already freed: after a phase that used much. */
+void mem_trim(void);
 
 void alloc_guard_begin(void);
 void alloc_guard_end(void);

@@ -17,8 +17,14 @@ static const struct command_info commands[] = {
      "yoke run -m MODEL -p \"The capital of France is\" --tp 4\n"
      "yoke run -m MODEL --chat --interactive --temperature 0.7\n"
      "yoke run --config predict_qwen3_8b.yaml --prompts-file prompts.jsonl -o answers.jsonl"},
+    {CMD_LAUNCH, "launch", "start a command as many processes, on one host or several",
+     "yoke launch -n 4 -- run -m MODEL -p \"Hello\" --tp 4\n"
+     "yoke launch --hosts n1,n2 -- run --config predict_qwen3_8b.yaml --tp 8"},
     {CMD_PLAN, "plan", "show how a model would be split over ranks, and the memory it takes",
-     "yoke plan -m MODEL --tp 4 --pp 2 --memory 64GB"},
+     "yoke plan -m MODEL --tp 4 --pp 2 --memory 64GB\n"
+     "yoke plan -m MODEL --auto --hosts 4 --cores 64 --memory 256GB --net 100Gb --goal throughput"},
+    {CMD_BENCH, "bench", "measure this machine, for the advice of yoke plan --auto",
+     "yoke bench -o machine.json && yoke plan -m MODEL --auto --bench machine.json"},
     {CMD_TOKENIZE, "tokenize", "turn text into token ids, or ids into text",
      "yoke tokenize -m MODEL -p \"Hello\"\nyoke tokenize -m MODEL --ids 9906,11"},
     {CMD_TEMPLATE, "template", "put messages through a model's chat template",
@@ -26,6 +32,10 @@ static const struct command_info commands[] = {
      "yoke template -m MODEL --messages chat.json --var enable_thinking=false"},
     {CMD_LOGITS, "logits", "the model's scores for what comes next",
      "yoke logits -m MODEL -p \"The capital of France is\" --json"},
+    {CMD_SHARD, "shard", "pack a model for a split, once, so that runs start at once; or check such a set",
+     "yoke shard -m MODEL --tp 4 --quant w8a8 -o MODEL-tp4\n"
+     "yoke run -m MODEL-tp4 -p \"The capital of France is\"\n"
+     "yoke shard -m MODEL-tp4 --verify"},
     {0, "options", "print the reference of all options (docs/options.md)", NULL},
     {0, "version", "print the version", NULL},
     {0, "help", "explain a command, an option or a YAML key: yoke help top_k", NULL},
@@ -45,11 +55,23 @@ static const struct exit_info exits[] = {
     {5, "it does not fit in memory"},
     {6, "another rank died or stopped answering"},
     {7, "a stated bound was exceeded (context length, sizes)"},
+    {127, "a program that is needed (mpirun, ssh) is missing"},
     {130, "interrupted"},
+    {137, "a launched rank was killed (128 + the signal's number; 139: it crashed)"},
 };
+
+const char *exit_meaning(int exit_code)
+{
+    for (size_t i = 0; i < ARRAY_LEN(exits); i++)
+        if (exits[i].code == exit_code)
+            return exits[i].meaning;
+    return NULL;
+}
 
 int exit_code_of(int code)
 {
+    if (code > 0)
+        return code;
     switch (code) {
     case 0:
         return 0;
@@ -313,7 +335,7 @@ static bool explain_all(const char *topic, struct arena *a, struct buf *out)
     bool any = false;
     struct flag_hit hit = {0};
     char *flag = xasprintf("%s%s", *topic == '-' ? "" : "--", topic);
-    if (option_by_flag(flag, strlen(flag), &hit)) {
+    if (option_by_flag(flag, strlen(flag), CMD_ANY, &hit)) {
         explain(hit.option, out);
         any = true;
     }
@@ -388,7 +410,7 @@ int help_topic(const char *topic, struct buf *out, struct err *e)
             suggest_try(&s, commands[i].name, strlen(commands[i].name));
         for (size_t i = 0; i < OPT_COUNT; i++)
             suggest_try(&s, option_table[i].name, strlen(option_table[i].name));
-        const char *near = *topic == '-' ? nearest_flag(topic, CMD_ALL, a) : nearest_path(topic, a);
+        const char *near = *topic == '-' ? nearest_flag(topic, CMD_ANY, a) : nearest_path(topic, a);
         if (s.best || near)
             err = err_set(e, ERR_USAGE, "there is no option or key \"%s\"; did you mean %s?", topic,
                           s.best ? s.best : near);

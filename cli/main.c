@@ -1,19 +1,27 @@
 /* The program: finds the subcommand, reads its settings, prints what went wrong. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "cli/settings.h"
 #include "cli/suggest.h"
 #include "comm/comm.h"
 
-/* Warnings go straight to standard error, each sentence once. Ranks see the same things: rank 0 speaks for
- * all. */
+/* Ranks see the same things: rank 0 speaks for all, unless each has a log of its own. */
+static bool others_speak(void)
+{
+    return comm_mpi_rank() && !getenv(LAUNCH_SUPERVISED);
+}
+
+/* Warnings go straight to standard error, each sentence once. */
 struct printer {
     struct warn_sink sink;
     char **seen;
@@ -23,7 +31,7 @@ struct printer {
 static void print_warning(struct warn_sink *sink, const char *sentence)
 {
     struct printer *p = (struct printer *)sink;
-    if (comm_mpi_rank())
+    if (others_speak())
         return;
     for (size_t i = 0; i < p->n; i++)
         if (!strcmp(p->seen[i], sentence))
@@ -42,21 +50,26 @@ struct entry {
 static const struct entry entries[] = {
     {"run", command_run, true},
     {"plan", command_plan, false},
+    {"bench", command_bench, false},
     {"logits", command_logits, true},
+    {"launch", command_launch, false},
     {"tokenize", command_tokenize, false},
     {"template", command_template, false},
+    {"shard", command_shard, false},
 };
 
 /* What goes wrong on one rank mostly does on all, and one sentence is enough: the others wait, and if rank 0
  * ends with the same error, the launcher ends them meanwhile. What only they see, they say. */
 static int fail(int code, const char *msg)
 {
-    if (comm_mpi_rank()) {
+    if (others_speak()) {
         nanosleep(&(struct timespec){.tv_sec = 2, .tv_nsec = 500000000}, NULL); /* mpirun takes one second */
         fprintf(stderr, "yoke: error: as seen by rank %d: %s\n", comm_mpi_rank(), msg);
-    } else {
+    } else if (*msg) {
         fprintf(stderr, "yoke: error: %s\n", msg);
     }
+    if (code == ERR_RANK_LOST && getenv(LAUNCH_SUPERVISED))
+        sleep(1); /* our end makes mpirun end all; let the report of who was first get out before */
     return exit_code_of(code);
 }
 
@@ -144,6 +157,8 @@ static int dispatch(int argc, char **argv)
         help_markdown(&b);
         return print(&b);
     }
+    if (!strcmp(word, "launch-rank"))
+        return launch_rank(argc - 1, argv + 1);
     for (size_t i = 0; i < ARRAY_LEN(entries); i++)
         if (!strcmp(entries[i].name, word))
             return run_command(&entries[i], argc - 1, argv + 1);

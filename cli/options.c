@@ -52,7 +52,7 @@ const size_t n_shapes = ARRAY_LEN(shape_table);
 const char *group_title(enum option_group g)
 {
     static const char *const title[G_COUNT] = {
-        "Model", "Prompts and answers", "Sampling", "Engine", "Split over ranks",
+        "Model", "Prompts and answers", "Sampling", "Engine", "Split over ranks", "Launching ranks", "Advice",
         "Tools", "As in MindFormers"};
     return title[g];
 }
@@ -70,6 +70,12 @@ const char *command_name(enum command c)
         return "tokenize";
     case CMD_TEMPLATE:
         return "template";
+    case CMD_LAUNCH:
+        return "launch";
+    case CMD_SHARD:
+        return "shard";
+    case CMD_BENCH:
+        return "bench";
     }
     return NULL;
 }
@@ -96,12 +102,12 @@ static bool same_flag(const char *a, size_t n_a, const char *b, size_t n_b)
     return true;
 }
 
-bool option_by_flag(const char *flag, size_t len, struct flag_hit *ret)
+static bool flag_among(const char *flag, size_t len, unsigned commands, struct flag_hit *ret)
 {
     bool negated = len > 5 && same_flag(flag, 5, "--no-", 5);
     for (size_t i = 0; i < OPT_COUNT; i++) {
         const struct option *o = &option_table[i];
-        const char *at = o->flags, *w;
+        const char *at = o->commands & commands ? o->flags : NULL, *w;
         size_t n;
         while ((w = next_word(&at, &n))) {
             const char *eq = memchr(w, '=', n);
@@ -117,6 +123,11 @@ bool option_by_flag(const char *flag, size_t len, struct flag_hit *ret)
         }
     }
     return false;
+}
+
+bool option_by_flag(const char *flag, size_t len, unsigned commands, struct flag_hit *ret)
+{
+    return flag_among(flag, len, commands, ret) || flag_among(flag, len, ~commands, ret);
 }
 
 const struct option *option_by_path(const char *path)

@@ -15,7 +15,18 @@
 
 enum option_type { T_BOOL, T_INT, T_SIZE, T_DOUBLE, T_STRING, T_STRINGS, T_ENUM, T_INTS };
 
-enum option_group { G_MODEL, G_PROMPT, G_SAMPLING, G_ENGINE, G_SPLIT, G_TOOLS, G_MINDFORMERS, G_COUNT };
+enum option_group {
+    G_MODEL,
+    G_PROMPT,
+    G_SAMPLING,
+    G_ENGINE,
+    G_SPLIT,
+    G_LAUNCH,
+    G_ADVICE,
+    G_TOOLS,
+    G_MINDFORMERS,
+    G_COUNT
+};
 
 enum {
     OF_AUTO = 1 << 0,       /* "auto" is a value too, and means 0 */
@@ -25,7 +36,9 @@ enum {
     OF_NO_EFFECT = 1 << 4   /* accepted from MindFormers' files, changes nothing */
 };
 
-#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE)
+/* All that open a model; those that need ranks. */
+#define CMD_ALL    (CMD_RUN | CMD_PLAN | CMD_LOGITS | CMD_TOKENIZE | CMD_TEMPLATE | CMD_SHARD)
+#define CMD_ANY    (CMD_ALL | CMD_LAUNCH | CMD_BENCH)
 #define CMD_ENGINE (CMD_RUN | CMD_PLAN | CMD_LOGITS)
 
 struct option {
@@ -80,7 +93,8 @@ struct flag_hit {
     const char *fixed; /* the value that the flag stands for; NULL: it takes one */
     size_t fixed_len;
 };
-bool option_by_flag(const char *flag, size_t len, struct flag_hit *ret);
+/* One that `commands` know, if there is any. */
+bool option_by_flag(const char *flag, size_t len, unsigned commands, struct flag_hit *ret);
 const struct option *option_by_path(const char *path);
 /* The official long flag, "--top-k"; NULL if it has none. Written to buf. */
 const char *option_flag(const struct option *o, char buf[64]);

@@ -5,23 +5,26 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "cli/plan_auto.h"
 #include "cli/session.h"
 
 struct planner {
     struct session *x;
     struct plan_options opt;
     struct checkpoint_source source;
-    struct plan **ranks; /* [tp] */
-    int tp;
+    struct plan **ranks; /* [pp * tp], tp the fast index: one replica's */
+    int tp, pp, n_ranks;
 };
 
 static int make_plans(struct planner *p, int tp, struct err *e)
 {
-    XNEW_N(p->ranks, (size_t)tp);
-    p->tp = tp;
-    p->opt.tp = tp;
-    for (int r = 0; r < tp; r++) {
-        p->opt.rank = r;
+    p->tp = p->opt.tp = tp;
+    p->pp = MAX(p->opt.pp, 1);
+    p->n_ranks = tp * p->pp;
+    XNEW_N(p->ranks, (size_t)p->n_ranks);
+    for (int r = 0; r < p->n_ranks; r++) {
+        p->opt.rank = r % tp;
+        p->opt.stage = r / tp;
         int rc = plan_make(p->x->graph, &p->opt, &p->ranks[r], e);
         if (rc)
             return rc;
@@ -31,7 +34,7 @@ static int make_plans(struct planner *p, int tp, struct err *e)
 
 static void free_plans(struct planner *p)
 {
-    for (int r = 0; p->ranks && r < p->tp; r++)
+    for (int r = 0; p->ranks && r < p->n_ranks; r++)
         plan_free(p->ranks[r]);
     xfree(p->ranks);
     p->ranks = NULL;
@@ -64,14 +67,15 @@ static const char *size_text(double bytes, char *buf, size_t n)
 
 static bool is_collective(int kind)
 {
-    return kind == OP_ALLREDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALLGATHER || kind == OP_ALLTOALL;
+    return kind == OP_ALLREDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALLGATHER || kind == OP_ALLTOALL ||
+           kind == OP_SEND;
 }
 
 /* The layer of a weight, from the first step that uses it. */
 static int layer_of(const struct plan *p, const struct plan_weight *w)
 {
     for (int32_t i = 0; i < p->n_steps; i++)
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < STEP_MAX_IN; k++)
             if (p->steps[i].in[k] == w->slot)
                 return p->steps[i].layer;
     return -1;
@@ -110,17 +114,28 @@ static void layer_text(const struct plan *p, int layer, struct buf *out)
     }
 }
 
-static void print_layers(const struct plan *p, int n_layers)
+/* The plan of the first rank of the stage that has a layer (-1: the embedding's). */
+static const struct plan *plan_of_layer(const struct planner *p, int layer)
+{
+    for (int s = 0; s < p->pp; s++)
+        if (layer < p->ranks[s * p->tp]->layers.end)
+            return p->ranks[s * p->tp];
+    return p->ranks[0];
+}
+
+static void print_layers(const struct planner *p, int n_layers)
 {
     struct buf last = BUF_INIT, now = BUF_INIT;
     int first = 0;
-    printf("\noutside the layers (rank 0)\n");
-    layer_text(p, -1, &now);
+    printf("\noutside the layers (a stage's first rank)\n");
+    layer_text(p->ranks[0], -1, &now);
+    if (p->pp > 1)
+        layer_text(p->ranks[(p->pp - 1) * p->tp], -1, &now);
     fputs(now.s, stdout);
     for (int l = 0; l <= n_layers; l++) {
         buf_clear(&now);
         if (l < n_layers)
-            layer_text(p, l, &now);
+            layer_text(plan_of_layer(p, l), l, &now);
         if (l && (l == n_layers || strcmp(now.s, last.s))) {
             printf(first == l - 1 ? "layer %d\n" : "layers %d to %d, each\n", first, l - 1);
             fputs(last.s, stdout);
@@ -144,7 +159,7 @@ static void print_ranks(const struct planner *p)
     int64_t context = max_context(p->x);
     printf("%-6s %14s %16s %22s %12s %14s\n", "rank", "weights", "KV a token", "KV at max length", "work",
            "sum");
-    for (int r = 0; r < p->tp; r++) {
+    for (int r = 0; r < p->n_ranks; r++) {
         const struct plan *q = p->ranks[r];
         double kv = (double)plan_kv_token_bytes(q), full = kv * (double)context;
         char kv_text[32];
@@ -158,7 +173,7 @@ static void print_ranks(const struct planner *p)
 static int64_t tokens_that_fit(const struct planner *p, uint64_t memory)
 {
     int64_t least = INT64_MAX;
-    for (int r = 0; r < p->tp; r++) {
+    for (int r = 0; r < p->n_ranks; r++) {
         const struct plan *q = p->ranks[r];
         uint64_t fixed = q->weight_bytes + q->work_bytes;
         int64_t pages = memory > fixed ? (int64_t)((memory - fixed) / q->kv_page_bytes) : 0;
@@ -235,7 +250,7 @@ static void print_json(const struct planner *p)
 {
     const struct session *x = p->x;
     json_t *ranks = json_array();
-    for (int r = 0; r < p->tp; r++) {
+    for (int r = 0; r < p->n_ranks; r++) {
         const struct plan *q = p->ranks[r];
         json_t *layers = json_array();
         for (int l = -1; l < x->hparams.layers; l++)
@@ -246,10 +261,10 @@ static void print_json(const struct planner *p)
                                                (json_int_t)plan_kv_token_bytes(q) * max_context(x),
                                                "work_bytes", (json_int_t)q->work_bytes, "layers", layers));
     }
-    json_t *o =
-        json_pack("{s:s, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp", p->tp,
-                  "max_context", (json_int_t)max_context(x), "bits_equal", (int)p->ranks[0]->bits_equal,
-                  "bits_why_not", p->ranks[0]->why_not, "plan_hash", "", "ranks", ranks);
+    json_t *o = json_pack("{s:s, s:i, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp",
+                          p->tp, "pp", p->pp, "max_context", (json_int_t)max_context(x), "bits_equal",
+                          (int)p->ranks[0]->bits_equal, "bits_why_not", p->ranks[0]->why_not, "plan_hash", "",
+                          "ranks", ranks);
     char hash[32];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)plan_hash(p->ranks[0]));
     json_object_set_new(o, "plan_hash", json_string(hash));
@@ -271,8 +286,9 @@ static void print_text(const struct planner *p)
     printf("%s: %d layers, hidden %d, %d heads on %d KV heads of %d, ffn %d, vocabulary %d, context %lld\n",
            x->settings->weights, h->layers, h->hidden, h->heads, h->kv_heads, h->head_dim, h->ffn, h->vocab,
            (long long)max_context(x));
-    printf("tensor parallelism %d; ticks of at most %d tokens; pages of %d tokens\n", p->tp,
-           p->opt.max_tokens, p->opt.page_tokens);
+    printf("tensor parallelism %d, pipeline %d, experts %d, replicas %d; ticks of at most %d tokens; pages "
+           "of %d tokens\n",
+           p->tp, p->pp, p->opt.ep ? p->opt.ep : 1, MAX(p->opt.dp, 1), p->opt.max_tokens, p->opt.page_tokens);
     printf("bits: %s%s\n\n",
            p->ranks[0]->bits_equal ? "the same as on one rank, whatever the batch"
                                    : "not those of one rank: ",
@@ -280,18 +296,23 @@ static void print_text(const struct planner *p)
     print_ranks(p);
     if (x->settings->memory)
         print_memory(p, x->settings->memory);
-    print_layers(p->ranks[0], h->layers);
+    print_layers(p, h->layers);
 }
 
 int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
 {
     struct session x;
     struct planner p = {.x = &x};
+    if (s->advise)
+        return plan_advise(s, warn, e);
     int rc = session_open(s, 0, 1, 0, warn, &x, e);
     if (!rc) {
         int32_t batch = s->max_batch ? (int32_t)s->max_batch : 1;
         checkpoint_source_init(&p.source, x.checkpoint);
         p.opt = (struct plan_options){.source = &p.source.base,
+                                      .pp = (int)s->pp,
+                                      .ep = (int)s->ep,
+                                      .dp = (int)s->dp,
                                       .quant = (enum quant)s->quant,
                                       .kv = session_kv_dtype(s, x.checkpoint),
                                       .max_tokens = MAX((int32_t)s->prefill_chunk, batch),

@@ -295,7 +295,7 @@ static bool read_entry(struct buf *entry)
         buf_addc(entry, '\n');
         prompt_user(". ");
     }
-    free(line); /* getline's */
+    xfree(line);
     return got;
 }
 
@@ -404,6 +404,9 @@ static int answer_all(struct runner *r, struct err *e)
 {
     struct prompts p = {0};
     int rc;
+    FILE *trace = r->s->trace ? fopen(r->s->trace, "we") : NULL; /* now: not after an hour's work */
+    if (r->s->trace && !trace)
+        return err_errno(e, "cannot write %s", r->s->trace);
     double before = clock_s();
     if (wants_chat(r->s)) {
         rc = run_chat(r, e);
@@ -417,8 +420,12 @@ static int answer_all(struct runner *r, struct err *e)
     r->stats.wall_s = clock_s() - before;
     if (!rc || rc == ERR_INTERRUPTED || rc == ERR_LIMIT) { /* the engine is in good order */
         int report = stats_report(&r->session, &r->stats, e);
+        if (!report && trace)
+            report = team_trace(r->session.team, trace, e);
         rc = rc ? rc : report;
     }
+    if (trace && fclose(trace) && !rc)
+        rc = err_errno(e, "cannot write %s", r->s->trace);
     return rc;
 }
 

@@ -6,6 +6,10 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cli/transport.h"
+#include "engine/shard.h"
+#include "formats/shardset.h"
+#include "formats/source.h"
 
 int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
 {
@@ -24,12 +28,13 @@ int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err
         return err_set(e, ERR_SPLIT,
                        "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
                        (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "expert parallelism of %lld spans replicas (tensor parallelism is %lld), which is not "
-                       "built yet; degrees that divide "
-                       "the tensor parallelism are",
-                       (long long)s->ep, (long long)s->tp);
+    if (s->tp % s->ep && s->ep != s->dp * s->tp)
+        return err_set(e, ERR_SPLIT,
+                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
+                       "are split within a replica "
+                       "(degrees that divide %lld) or spread over all of them (%lld)",
+                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
+                       (long long)(s->dp * s->tp));
     return 0;
 }
 
@@ -45,6 +50,89 @@ enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint
     return s->quant == WANT_FULL ? KV_F32 : KV_F16;
 }
 
+/* "--dp 1 --tp 2 --pp 1 --ep 1", and where that was said. */
+static void say_split(const struct settings *s, struct buf *out)
+{
+    static const enum option_id degree[] = {OPT_dp, OPT_tp, OPT_pp, OPT_ep};
+    buf_addf(out, "--dp %lld --tp %lld --pp %lld --ep %lld", (long long)s->dp, (long long)s->tp,
+             (long long)s->pp, (long long)s->ep);
+    for (size_t i = 0; i < ARRAY_LEN(degree); i++)
+        if (s->origin[degree[i]] != FROM_DEFAULT && s->origin[degree[i]] != FROM_FLAG)
+            buf_addf(out, " (%s)", s->source[degree[i]]);
+}
+
+/* The degrees that nobody gave are the set's; those that were given must be the set's, unless it may be cut
+ * anew. */
+static int adopt_split(struct settings *s, const struct shardset *set, struct err *e)
+{
+    const struct shardset_info *i = shardset_info(set);
+    int replicas =
+        i->ranks / (i->tp * i->pp); /* 1 unless experts are spread over them: any number can map it */
+    const struct {
+        enum option_id id;
+        int64_t *said;
+        int have;
+    } degree[] = {{OPT_tp, &s->tp, i->tp},
+                  {OPT_pp, &s->pp, i->pp},
+                  {OPT_ep, &s->ep, i->ep},
+                  {OPT_dp, &s->dp, replicas}};
+    size_t n = replicas > 1 ? 4 : 3;
+    bool same = true;
+    for (size_t k = 0; k < n; k++)
+        if (s->origin[degree[k].id] != FROM_DEFAULT || !s->use_parallel)
+            same &= *degree[k].said == degree[k].have;
+    for (size_t k = 0; k < n && same; k++)
+        *degree[k].said = degree[k].have;
+    if (same || s->auto_trans_ckpt)
+        return 0;
+    struct buf said = BUF_INIT;
+    say_split(s, &said);
+    int rc = err_set(e, ERR_SPLIT,
+                     "%s was written for --dp %d --tp %d --pp %d --ep %d, but asked for is %s; give the "
+                     "former (or nothing), "
+                     "or --auto-trans-ckpt True to have it cut anew",
+                     shardset_path(set), replicas, i->tp, i->pp, i->ep, said.s);
+    buf_release(&said);
+    return rc;
+}
+
+static int adopt_quant(struct settings *s, const struct shardset *set, struct err *e)
+{
+    const struct shardset_info *i = shardset_info(set);
+    for (enum quant q = QUANT_NONE; q <= QUANT_W4; q++) {
+        if (strcmp(shard_quant_name(q), i->quant))
+            continue;
+        if (s->origin[OPT_quant] != FROM_DEFAULT && s->quant != (int)q)
+            return err_set(
+                e, ERR_USAGE,
+                "%s was written with --quant %s, but %s asks for %s; what is packed cannot be converted: "
+                "write a set from the model itself",
+                shardset_path(set), i->quant, s->source[OPT_quant], shard_quant_name((enum quant)s->quant));
+        s->quant = (int)q;
+        return 0;
+    }
+    return err_set(e, ERR_UNSUPPORTED, "%s: \"quant\" is \"%s\", which this yoke does not know",
+                   shardset_path(set), i->quant);
+}
+
+/* A shard set says what a run has not said, and what it may not say. */
+static int adopt_set(struct settings *s, const struct shardset *set, struct err *e)
+{
+    const struct shardset_info *i = shardset_info(set);
+    enum source_state state;
+    struct err why;
+    int rc = adopt_quant(s, set, e);
+    if (!rc && s->command != CMD_SHARD)
+        rc = adopt_split(s, set, e);
+    if (!rc && i->source && source_compare(i->source, shardset_path(set), false, &state, &why))
+        rc = err_set(
+            e, why.code,
+            "%s: the model that it was made from is another one now: %s; write the set again, or, if it is "
+            "right as it is, take \"source\" out of its manifest.json",
+            shardset_path(set), why.msg);
+    return rc;
+}
+
 static int open_model(struct session *x, struct warn_sink *warn, struct err *e)
 {
     struct settings *s = x->settings;
@@ -54,6 +142,11 @@ static int open_model(struct session *x, struct warn_sink *warn, struct err *e)
     int rc = checkpoint_open_with(s->weights, configs, warn, &x->checkpoint, e);
     if (rc)
         return rc;
+    if (checkpoint_shardset(x->checkpoint)) {
+        rc = adopt_set(s, checkpoint_shardset(x->checkpoint), e);
+        if (rc)
+            return rc;
+    }
     settings_check_model(s, checkpoint_config(x->checkpoint), warn);
     settings_use_generation_config(s, checkpoint_generation_config(x->checkpoint), "generation_config.json",
                                    warn);
@@ -136,11 +229,15 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->ep = (int)s->ep;
     o->depth = (int)(s->micro_batches > 1 ? s->micro_batches : s->pp);
     o->threads = (int)s->threads;
+    o->bind = (enum place_bind)s->bind;
     o->level = s->cpu == CPU_AUTO ? cpu_level_native() : (enum cpu_level)s->cpu;
     o->quant = (enum quant)s->quant;
     o->kv = session_kv_dtype(s, x->checkpoint);
     o->page_tokens = (int32_t)s->block_size;
     o->profile = s->stats || s->stats_json;
+    o->reslice = s->auto_trans_ckpt;
+    o->verify = s->verify;
+    o->trace = s->trace != NULL;
     x->max_context = s->seq_length ? (int32_t)s->seq_length : x->hparams.max_position;
     if (x->max_context > x->hparams.max_position) {
         warn_to(warn,
@@ -163,7 +260,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
                                   .rank = 0,
                                   .pp = o->pp,
                                   .stage = stage,
+
                                   .ep = o->ep,
+                                  .dp = o->dp,
                                   .source = &source.base,
                                   .quant = o->quant,
                                   .kv = o->kv,
@@ -220,9 +319,9 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     double before = clock_s();
     memset(x, 0, sizeof(*x));
     x->settings = s;
-    int rc = session_check_degrees(s, warn, e);
+    int rc = open_model(x, warn, e);
     if (!rc)
-        rc = open_model(x, warn, e);
+        rc = session_check_degrees(s, warn, e);
     if (!rc && (parts & SESSION_TOKENIZER))
         rc = open_tokenizer(x, e);
     if (rc)
@@ -245,6 +344,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->load_s = clock_s() - before;
     if (rc || team_is_worker(x->team))
         return rc;
+    transport_tell(x, warn);
     struct engine_options eo = {.max_batch = x->max_batch,
                                 .max_context = x->max_context,
                                 .prefill_chunk = (int32_t)s->prefill_chunk,

@@ -62,7 +62,8 @@ static bool is_known_flag(const char *word)
     struct flag_hit hit;
     if (word[0] != '-' || !word[1])
         return false;
-    return !strcmp(word, "-h") || !strcmp(word, "--help") || option_by_flag(word, strcspn(word, "="), &hit);
+    return !strcmp(word, "-h") || !strcmp(word, "--help") ||
+           option_by_flag(word, strcspn(word, "="), CMD_ANY, &hit);
 }
 
 /* Whether a word ends a list of values: any "--name" without a space in it, or a known short flag. "- a list
@@ -106,7 +107,7 @@ static int unknown_flag(struct parser *p, const char *flag)
     if (flag[1] != '-') { /* -chat */
         struct flag_hit hit;
         char *longer = xasprintf("-%s", flag);
-        if (option_by_flag(longer, strlen(longer), &hit))
+        if (option_by_flag(longer, strlen(longer), p->s->command, &hit))
             near = arena_strdup(p->s->mem, longer);
         xfree(longer);
         one = flag[2] ? " (words have two dashes)" : "";
@@ -136,7 +137,7 @@ static int parse_flag(struct parser *p, int *i)
     struct flag_hit hit;
     if (!strncmp(flag, "--", 2) && strchr(flag, '.'))
         return parse_override(p, i, flag, eq);
-    if (!option_by_flag(flag, len, &hit)) {
+    if (!option_by_flag(flag, len, p->s->command, &hit)) {
         /* MindFormers' top-level keys are flags too: --use_legacy False. */
         if (!strncmp(flag, "--", 2) &&
             (ignored_reason(flag + 2, p->s->mem, NULL) || option_by_path(flag + 2)))
@@ -177,6 +178,11 @@ static int parse_arguments(struct parser *p)
         const char *word = p->argv[i];
         if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
             p->s->help = true;
+            return 0;
+        }
+        if (p->s->command == CMD_LAUNCH && (word[0] != '-' || !strcmp(word, "--"))) {
+            p->s->rest = p->argv + i + (word[0] == '-');
+            p->s->n_rest = p->argc - (int)(p->s->rest - p->argv);
             return 0;
         }
         if (word[0] != '-' || !word[1])
@@ -484,7 +490,7 @@ static int settle_model(struct parser *p)
             p->e, ERR_USAGE,
             "%s: MindSpore's .ckpt files are not read; give a folder of safetensors or a .gguf file",
             s->source[s->model ? OPT_model : OPT_load_checkpoint]);
-    bool needed = s->command != CMD_TEMPLATE || !s->template_file;
+    bool needed = s->command != CMD_BENCH && (s->command != CMD_TEMPLATE || !s->template_file);
     if (!s->weights && needed)
         return err_set(p->e, ERR_USAGE,
                        "no model: give -m PATH, or load_checkpoint or pretrained_model_dir in the YAML file");
@@ -593,8 +599,6 @@ static int settle_unsupported(struct parser *p)
         return not_yet(p, OPT_adapter_id, "LoRA adapters are not supported yet");
     if (s->pet_type)
         return not_yet(p, OPT_pet_type, "LoRA adapters are not supported yet");
-    if (s->trace)
-        return not_yet(p, OPT_trace, "traces are not supported yet");
     for (size_t i = 0; i < s->modal_type.n; i++)
         if (strcmp(s->modal_type.v[i], "text"))
             return not_yet(p, OPT_modal_type, "only text is supported yet");
@@ -705,6 +709,8 @@ static int settle_sampling(struct parser *p)
 
 static int settle(struct parser *p)
 {
+    if (p->s->command == CMD_LAUNCH)
+        return 0; /* no model: the command that it launches has settings of its own */
     int err = settle_unsupported(p);
     if (!err)
         err = settle_quant(p);

@@ -28,7 +28,10 @@ enum command {
     CMD_PLAN = 1 << 1,
     CMD_LOGITS = 1 << 2,
     CMD_TOKENIZE = 1 << 3,
-    CMD_TEMPLATE = 1 << 4
+    CMD_TEMPLATE = 1 << 4,
+    CMD_LAUNCH = 1 << 5,
+    CMD_SHARD = 1 << 6,
+    CMD_BENCH = 1 << 7
 };
 
 /* In order of precedence. */
@@ -64,6 +67,7 @@ enum { PROMPTS_AUTO, PROMPTS_TEXT, PROMPTS_JSONL };
 enum { WANT_FULL, WANT_W8A8, WANT_W4 }; /* --quant; the same numbers as enum quant */
 enum { CACHE_AUTO, CACHE_F32, CACHE_F16, CACHE_BF16, CACHE_INT8 }; /* --kv-dtype; enum kv_dtype, plus one */
 enum { CPU_AUTO = -1 };                                            /* else enum cpu_level */
+enum { BIND_NONE, BIND_AUTO, BIND_CORES };                         /* --bind; enum place_bind */
 enum { QCFG_NONE, QCFG_INT8, QCFG_INT4 };
 
 /* How tokens are chosen and when a text ends: what one request may set for itself. Lengths count tokens; 0
@@ -111,7 +115,8 @@ struct settings {
 
     /* MindFormers' way of starting. */
     int run_mode;
-    bool use_parallel, auto_trans_ckpt;
+    bool use_parallel;
+    bool auto_trans_ckpt; /* a shard set written for another split is cut anew */
     const char *src_strategy, *output_dir;
     struct strings predict_data, modal_type, adapter_id, overrides;
     const char *pet_type;
@@ -123,7 +128,7 @@ struct settings {
     bool prompts_unescape; /* "\n" in a line of the prompts file is a newline (--predict_data FILE) */
     bool chat, interactive;
     const char *system;
-    const char *output; /* NULL: text on standard output only */
+    const char *output; /* NULL: text on standard output only; shard: the folder to write */
     bool skip_special_tokens, skip_prompt;
     struct sampling_settings sample;
     int64_t num_beams;
@@ -131,8 +136,9 @@ struct settings {
     /* The engine. 0 in a count: yoke chooses. */
     bool use_past;
     int64_t block_size, num_blocks, seq_length, max_batch, prefill_chunk, threads;
-    int cpu;
+    int cpu, bind;
     int quant, kv_dtype;
+    bool verify; /* shard sets: compare the bytes with their sums */
     const char *compute_dtype, *params_dtype;
     uint64_t memory; /* bytes; 0: what the machine has */
     bool stats;
@@ -145,6 +151,12 @@ struct settings {
     /* The split. */
     int64_t tp, pp, dp, ep, cp, micro_batches;
 
+    /* yoke launch. */
+    int64_t ranks; /* 0: what the command's degrees multiply to */
+    const char *hosts, *hostfile, *log_dir, *mpirun_args;
+    const char *const *rest; /* the command to launch and its arguments; part of the argv parsed */
+    int n_rest;
+
     /* yoke plan, logits, tokenize, template. */
     struct ints ids;
     int format;
@@ -154,6 +166,14 @@ struct settings {
     const char *messages, *tools, *template_file;
     bool generation_prompt;
     struct strings vars;
+
+    /* yoke plan --auto, yoke bench. */
+    bool advise;
+    int64_t cluster_hosts, cores, numa, prompt_tokens, answer_tokens;
+    int goal;        /* enum cost_goal */
+    const char *net; /* "100Gb", "100Gb,3us" */
+    const char *weights_dtype;
+    const char *bench_file;
 };
 
 /* argv[0] is the subcommand's name, argv[1..] its arguments. On success the settings are the caller's to

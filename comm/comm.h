@@ -96,6 +96,8 @@ int comm_mpi_local_size(void);
  * line on standard error.
  */
 int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e);
+/* What its bytes travel over, for reports: "shared memory", "TCP", ... */
+const char *comm_carrier(const struct comm *c);
 /* "rank 2 on host n1 (pid 4242)": for messages. buf is the caller's. */
 const char *comm_describe(const struct comm *c, int rank, char *buf, size_t n);
 

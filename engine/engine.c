@@ -187,6 +187,7 @@ int engine_new(struct team *t, const struct engine_options *o, struct engine **r
                               .wait = wait_team,
                               .lanes = team_lanes(t),
                               .depth = team_depth(t),
+                              .together = team_spreads(t),
                               .ctx = t,
                               .n_vocab = team_plan(t)->graph->axis_n[AX_VOCAB],
                               .page_tokens = to->page_tokens,
@@ -565,25 +566,51 @@ static int give_up(struct engine *en, struct err *e)
 static int post(struct engine *en, struct queue *q)
 {
     alloc_guard_begin();
-    make_batch(q);
+    q->batch.n_tokens = q->batch.n_out = q->batch.n_spans = 0;
+    q->has_prefill = false;
+    if (q->n_left)
+        make_batch(q);
     alloc_guard_end();
     q->in_flight = true;
     en->flight[en->n_posted++ % (uint64_t)en->n_queues] = (int32_t)(q - en->queues);
     return !en->backend.post ? 0 : en->backend.post(en->backend.ctx, q->lane, &q->batch, &en->broken);
 }
 
+/* A queue that has no tick in flight takes requests while it has room. True if it has work then. */
+static bool fill(struct engine *en, struct queue *q)
+{
+    while (en->unassigned.first && q->n_left < en->opt.max_batch)
+        assign(en, q);
+    return q->n_left > 0;
+}
+
+/* Lanes whose ticks go together: the queues of one place in the flight, one a lane, all or none. */
+static int post_together(struct engine *en)
+{
+    int lanes = en->backend.lanes;
+    for (int first = 0; first < en->n_queues; first += lanes) {
+        bool busy = false, work = false;
+        for (int i = first; i < first + lanes; i++)
+            busy |= en->queues[i].in_flight;
+        for (int i = first; i < first + lanes && !busy; i++)
+            work |= fill(en, &en->queues[i]);
+        for (int i = first + lanes - 1; i >= first && work; i--) /* lane 0, which computes in post, last */
+            if (post(en, &en->queues[i]))
+                return en->broken.code;
+    }
+    return 0;
+}
+
 /* Every queue that has work and no tick in flight gets one; lanes whose first stage is elsewhere first, since
  * posting to them only sends. */
 static int post_all(struct engine *en)
 {
+    if (en->backend.together)
+        return post_together(en);
     for (int here = 0; here < 2; here++)
         for (int i = 0; i < en->n_queues; i++) {
             struct queue *q = &en->queues[i];
-            if (q->in_flight || (q->lane == 0) != here)
-                continue;
-            while (en->unassigned.first && q->n_left < en->opt.max_batch)
-                assign(en, q);
-            if (q->n_left && post(en, q))
+            if (!q->in_flight && (q->lane == 0) == here && fill(en, q) && post(en, q))
                 return en->broken.code;
         }
     return 0;
@@ -602,6 +629,7 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     double before = en->n_posted == en->n_waited ? clock_s() : en->stepped_s;
     if (post_all(en))
         return give_up(en, e);
+    en->stats.in_flight += en->n_posted - en->n_waited;
     struct queue *q = &en->queues[en->flight[en->n_waited++ % (uint64_t)en->n_queues]];
     int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
                                : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);

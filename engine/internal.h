@@ -14,6 +14,7 @@ struct backend {
     int (*post)(void *ctx, int lane, const struct batch *b, struct err *e);
     int (*wait)(void *ctx, int lane, const float **ret_logits, struct err *e);
     int lanes, depth;
+    bool together; /* lanes' ticks go together, empty ones included */
     int32_t n_vocab;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans;

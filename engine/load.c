@@ -1,8 +1,10 @@
 #include "engine/load.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
+#include "engine/slices.h"
 #include "exec/pool.h"
 #include "formats/dequant.h"
 
@@ -178,7 +180,7 @@ static void check_one(const struct checkpoint *c, const struct plan_weight *w, i
     const struct tensor *scales = t->dtype == DT_F8_E4M3 ? scales_of(c, t) : NULL;
     if (scales)
         used[scales - checkpoint_tensor(c, 0)] = true;
-    else if (t->dtype == DT_F8_E4M3)
+    else if (t->dtype == DT_F8_E4M3 && !checkpoint_shardset(c)) /* which has them packed with the codes */
         buf_addf(missing, "%s%s_scale_inv", missing->len ? ", " : "", t->name);
     if (fits(w, &x))
         return;
@@ -207,18 +209,42 @@ static struct plan_weight expected(const struct graph *g, val w)
     return pw;
 }
 
-static void name_unused(const struct checkpoint *c, const bool *used, struct warn_sink *warn)
+/* Layers beyond the model's own are multi-token prediction's (DeepSeek V3): named as one thing, not tensor by
+ * tensor. */
+static bool beyond_layers(const struct checkpoint *c, const struct graph *g, const char *name, int *ret_layer)
+{
+    const char *type = json_string_value(json_object_get(checkpoint_config(c), "model_type"));
+    return type && !strncmp(type, "deepseek", 8) && sscanf(name, "model.layers.%d.", ret_layer) == 1 &&
+           *ret_layer >= g->n_layers;
+}
+
+static void name_unused(const struct checkpoint *c, const struct graph *g, const bool *used,
+                        struct warn_sink *warn)
 {
     struct buf extra = BUF_INIT;
-    int n = 0;
+    int n = 0, n_mtp = 0, layer, first = INT32_MAX, last = 0;
     for (size_t i = 0; i < checkpoint_n_tensors(c); i++) {
         const char *name = checkpoint_tensor(c, i)->name;
-        if (!used[i] && !harmless(c, name))
+        if (used[i] || harmless(c, name))
+            continue;
+        if (beyond_layers(c, g, name, &layer)) {
+            n_mtp++;
+            first = MIN(first, layer);
+            last = MAX(last, layer);
+        } else {
             buf_addf(&extra, "%s%s", n++ ? ", " : "", name);
+        }
     }
     if (n)
         warn_to(warn, "%s: %d tensor%s not used by this architecture: %s", checkpoint_path(c), n,
                 n > 1 ? "s are" : " is", extra.s);
+    if (n_mtp && first == last)
+        warn_to(warn, "%s: the multi-token prediction layer (model.layers.%d, %d tensors) is not used",
+                checkpoint_path(c), first, n_mtp);
+    else if (n_mtp)
+        warn_to(warn,
+                "%s: the multi-token prediction layers (model.layers.%d to %d, %d tensors) are not used",
+                checkpoint_path(c), first, last, n_mtp);
     buf_release(&extra);
 }
 
@@ -235,7 +261,7 @@ int load_check(const struct checkpoint *c, const struct graph *g, struct warn_si
         for (int32_t k = 0; k < n; k++)
             check_one(c, &w, k, used, &missing, &bad);
     }
-    name_unused(c, used, warn);
+    name_unused(c, g, used, warn);
     int rc = 0;
     if (missing.len || bad.len)
         rc = err_set(e, ERR_FORMAT, "%s: %s%s%s%s%s", checkpoint_path(c),
@@ -259,11 +285,11 @@ struct loader {
     const struct checkpoint *c;
     const struct plan *p;
     struct weights *w;
+    struct slices *slices; /* a shard set's; NULL: tensors are read */
     struct piece *pieces;
     int n_pieces, cap_pieces;
     uint64_t total;
-    load_progress_fn *progress;
-    void *ctx;
+    const struct load_options *o;
     _Atomic int next;
     _Atomic uint64_t done;
     _Atomic bool failed;
@@ -287,7 +313,7 @@ static size_t row_bytes(const struct plan_weight *w)
 
 static void list_pieces(struct loader *lo)
 {
-    for (int i = 0; i < lo->p->n_weights; i++) {
+    for (int i = lo->w->first; i < lo->w->first + lo->w->n; i++) {
         const struct plan_weight *w = &lo->p->weights[i];
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
@@ -407,6 +433,10 @@ static int pack_f8(struct loader *lo, const struct piece *x, const struct source
 static int load_piece(struct loader *lo, const struct piece *x, struct buf *bytes, struct err *e)
 {
     const struct plan_weight *w = &lo->p->weights[x->weight];
+    if (lo->slices) {
+        atomic_fetch_add(&lo->done, row_bytes(w) * (size_t)x->n_rows);
+        return slices_cut(lo->slices, lo->w, x->weight, x->member, x->row0, x->n_rows, e);
+    }
     struct source src = source_of(lo->c, w->name, w->stack.begin + x->member);
     if (src.of_kv_b || (w->dtype == DT_F32 && w->src != DT_F32 && w->matrix))
         return load_part(lo, x, &src, bytes, e);
@@ -436,40 +466,78 @@ static void load_some(void *ctx, int ith, int nth)
     for (int i; !atomic_load(&lo->failed) && (i = atomic_fetch_add(&lo->next, 1)) < lo->n_pieces;) {
         if (load_piece(lo, &lo->pieces[i], &bytes, &lo->errs[ith]))
             atomic_store(&lo->failed, true);
-        if (ith == 0 && lo->progress)
-            lo->progress(lo->ctx, atomic_load(&lo->done), lo->total);
+        if (ith == 0 && lo->o->progress)
+            lo->o->progress(lo->o->progress_ctx, atomic_load(&lo->done), lo->total);
     }
     buf_release(&bytes);
 }
 
-int load_weights(const struct checkpoint *c, const struct plan *p, int threads, load_progress_fn *progress,
-                 void *ctx, struct weights **ret, struct err *e)
+int load_into(const struct checkpoint *c, struct weights *w, const struct load_options *o, struct err *e)
 {
-    struct loader lo = {.c = c, .p = p, .progress = progress, .ctx = ctx};
+    struct loader lo = {.c = c, .p = w->plan, .w = w, .o = o};
     struct pool *pool = NULL;
-    int rc = weights_new(p, &lo.w, e);
-    if (!rc)
-        rc = pool_new(threads, true, &pool, e);
+    int rc = pool_new(o->threads, true, NULL, &pool, e);
+    if (!rc && checkpoint_shardset(c))
+        rc = slices_open(checkpoint_shardset(c), w->plan, &lo.slices, e);
     if (rc)
         goto done;
-    XNEW_N(lo.errs, (size_t)threads);
+    XNEW_N(lo.errs, (size_t)o->threads);
     list_pieces(&lo);
     pool_run(pool, load_some, &lo);
-    for (int i = 0; i < threads && !rc; i++)
+    for (int i = 0; i < o->threads && !rc; i++)
         if (lo.errs[i].code) {
             rc = lo.errs[i].code;
             if (e)
                 *e = lo.errs[i];
         }
-    if (progress && !rc)
-        progress(ctx, lo.total, lo.total);
+    if (o->progress && !rc)
+        o->progress(o->progress_ctx, lo.total, lo.total);
 done:
     pool_free(pool);
+    slices_close(lo.slices);
     xfree(lo.pieces);
     xfree(lo.errs);
+    mem_trim(); /* buffers of slices, megabytes of them */
+    return rc;
+}
+
+/* What was asked for and what is there, and what would be legal. */
+static int another_split(const struct shardset *s, const struct plan *p, const struct err *why, struct err *e)
+{
+    const struct shardset_info *i = shardset_info(s);
+    int ranks = slices_n_ranks(p);
+    if (i->tp == p->opt.tp && i->pp == p->opt.pp && i->ep == p->opt.ep && i->ranks == ranks)
+        return err_set(e, ERR_SPLIT, "%s; the set was written for another model or version: write it again",
+                       why->msg);
+    return err_set(e, ERR_SPLIT,
+                   "%s was written for --tp %d --pp %d --ep %d (%d ranks), but --tp %d --pp %d --ep %d (%d "
+                   "ranks) is asked for: give the former, or --auto-trans-ckpt True to have it cut anew",
+                   shardset_path(s), i->tp, i->pp, i->ep, i->ranks, p->opt.tp, p->opt.pp, p->opt.ep, ranks);
+}
+
+int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
+                 struct weights **ret, struct err *e)
+{
+    const struct shardset *s = checkpoint_shardset(c);
+    struct weights *w;
+    struct err why;
+    int rc = 0;
+    if (s) {
+        bool fits = !slices_fit(s, p, &why);
+        if (!fits && !o->reslice)
+            return another_split(s, p, &why, e);
+        if (o->verify)
+            rc = shardset_verify(s, fits ? slices_rank(p) : -1, o->progress, o->progress_ctx, e);
+        if (rc || fits)
+            return rc ? rc : slices_map(s, p, ret, e);
+    }
+    rc = weights_new(p, &w, e);
     if (rc)
-        weights_free(lo.w);
+        return rc;
+    rc = load_into(c, w, o, e);
+    if (rc)
+        weights_free(w);
     else
-        *ret = lo.w;
+        *ret = w;
     return rc;
 }

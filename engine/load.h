@@ -1,7 +1,8 @@
 /* load.h: from a checkpoint on disk to one rank's packed weights.
  *
  * A rank reads exactly the slices that its plan lists, in pieces of a few megabytes, and packs each on the
- * thread that read it. Shapes are checked before the first byte is read; every misfit is named.
+ * thread that read it. Shapes are checked before the first byte is read; every misfit is named. From a shard
+ * set there is nothing to read: its files are mapped.
  */
 #ifndef YOKE_ENGINE_LOAD_H
 #define YOKE_ENGINE_LOAD_H
@@ -22,8 +23,18 @@ int load_check(const struct checkpoint *c, const struct graph *g, struct warn_si
 
 /* done, total: bytes read so far and in all, by this rank. Called from the loading thread only. */
 typedef void load_progress_fn(void *ctx, uint64_t done, uint64_t total);
-/* threads: how many read and pack at once. */
-int load_weights(const struct checkpoint *c, const struct plan *p, int threads, load_progress_fn *progress,
-                 void *ctx, struct weights **ret, struct err *e);
+
+struct load_options {
+    int threads;  /* how many read and pack at once */
+    bool reslice; /* a shard set that was written for another split is cut anew; otherwise that is an error */
+    bool verify;  /* a shard set's bytes are compared with their sums first */
+    load_progress_fn *progress; /* may be NULL */
+    void *progress_ctx;
+};
+/* A checkpoint is read and packed, a shard set that fits the plan is mapped (slices.h). */
+int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
+                 struct weights **ret, struct err *e);
+/* Fills w, as weights_new or weights_new_part made it; a shard set is always cut anew. */
+int load_into(const struct checkpoint *c, struct weights *w, const struct load_options *o, struct err *e);
 
 #endif

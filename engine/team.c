@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/place.h"
 
 /* Rank 0's end of a lane whose logits come from another rank: a thread receives them into a ring of buffers.
  * Lock rule: `lock` guards the counters and `err`; buffers between `taken` and `received` belong to rank 0's
@@ -32,12 +33,14 @@ struct team {
     struct team_options opt;
     struct comm *world, *comm; /* all ranks; this stage's */
     int lane, stage, tp_rank;  /* this rank's place */
-    struct comm *to_zero;      /* leaders of last stages: for logits; NULL where rank 0 is that leader */
+    struct comm *experts; /* this stage's ranks of all lanes, where experts are spread over them; else NULL */
+    struct comm *to_zero; /* leaders of last stages: for logits; NULL where rank 0 is that leader */
     struct plan *plan;
     struct weights *weights;
     struct run *run;
     double load_s;
-    int local_ranks; /* that share this host's cores */
+    struct place place;
+    struct cores before; /* what the calling thread was bound to */
     /* the tick's batch on its way between ranks */
     int32_t *message;
     size_t cap;
@@ -65,6 +68,11 @@ static bool is_leader(const struct team *t)
     return t->tp_rank == 0;
 }
 
+bool team_spreads(const struct team *t)
+{
+    return t->opt.dp > 1 && t->opt.ep == t->opt.dp * t->opt.tp && t->g->axis_n[AX_EXPERT];
+}
+
 static bool is_last_stage(const struct team *t)
 {
     return t->stage == t->opt.pp - 1;
@@ -72,7 +80,7 @@ static bool is_last_stage(const struct team *t)
 
 /* --- batches on the wire: sizes --- */
 
-enum { MSG_QUIT, MSG_TICK, MSG_REPORT };
+enum { MSG_QUIT, MSG_TICK, MSG_REPORT, MSG_TRACE };
 #define MSG_HEAD  5    /* kind, n_tokens, n_out, n_spans, words in all */
 #define MSG_FIRST 1000 /* words of the first part: most ticks fit, and need no second one */
 
@@ -142,6 +150,8 @@ static int make_plan(struct team *t, struct warn_sink *warn, struct err *e)
                               .pp = t->opt.pp,
                               .stage = t->stage,
                               .ep = t->opt.ep,
+                              .dp = t->opt.dp,
+                              .lane = t->lane,
                               .rank = t->comm->rank,
                               .source = &source.base,
                               .quant = t->opt.quant,
@@ -172,23 +182,30 @@ static int agree_on_pages(struct team *t, struct err *e)
 }
 
 /* Plans, loads, agrees, makes the run. Every rank goes through it at the same time. */
-static int start_rank(struct team *t, struct warn_sink *warn, bool crowded, struct err *e)
+static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
 {
     double before = clock_s();
     int rc = agree_on_pages(t, e);
     if (rc)
         return rc;
     rc = make_plan(t, warn, e);
+    struct load_options lo = {.threads = t->opt.threads,
+                              .reslice = t->opt.reslice,
+                              .verify = t->opt.verify,
+                              .progress = t->world->rank == 0 ? t->opt.progress : NULL,
+                              .progress_ctx = t->opt.progress_ctx};
     if (!rc)
-        rc = load_weights(t->c, t->plan, t->opt.threads, t->world->rank == 0 ? t->opt.progress : NULL,
-                          t->opt.progress_ctx, &t->weights, e);
+        rc = load_weights(t->c, t->plan, &lo, &t->weights, e);
     if (!rc) {
         struct run_options ro = {.threads = t->opt.threads,
-                                 .crowded = crowded,
+                                 .crowded = t->place.crowded,
+                                 .cores = &t->place.cores,
                                  .level = t->opt.level,
                                  .n_pages = t->opt.n_pages,
                                  .profile = t->opt.profile,
+                                 .trace = t->opt.trace,
                                  .pipe = t->world,
+                                 .experts = t->experts,
                                  .from = t->world->rank - t->opt.tp,
                                  .to = t->world->rank + t->opt.tp};
         rc = run_new(t->plan, t->weights, t->comm, &ro, &t->run, e);
@@ -229,6 +246,7 @@ static void release_rank(struct team *t)
     weights_free(t->weights);
     plan_free(t->plan);
     comm_close(t->to_zero);
+    comm_close(t->experts);
     if (t->comm != t->world)
         comm_close(t->comm);
     comm_close(t->world);
@@ -335,17 +353,27 @@ static int pass_on(struct team *t, struct err *e)
 
 /* --- working ranks --- */
 
-/* What one of `ranks` on this host may keep busy. A launcher binds its processes to cores, or it does not, or
- * it binds several of them to the same ones: then the affinity mask says too much, and a fair share is less.
- */
-static int cores_of_a_rank(int ranks)
+/* Every rank's counts of pairs by expert. `all` NULL: only to take part. */
+static int gather_experts(struct team *t, uint64_t *all, struct err *e)
 {
-    if (!comm_mpi_launched())
-        return MAX(1, cpu_count() / ranks);
-    return MIN(cpu_count(), MAX(1, (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks));
+    const uint64_t *mine = run_expert_load(t->run);
+    if (!mine)
+        return 0;
+    size_t n = (size_t)t->world->size, experts = (size_t)t->g->axis_n[AX_EXPERT], *bytes;
+    uint64_t *room;
+    XNEW_N(room, n * experts);
+    XNEW_N(bytes, n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = experts * sizeof(*mine);
+    int rc = comm_allgather(t->world, mine, room, bytes, e);
+    if (!rc && all)
+        memcpy(all, room, n * experts * sizeof(*all));
+    xfree(room);
+    xfree(bytes);
+    return rc;
 }
 
-static int answer_report(struct team *t, struct rank_report *all, struct err *e)
+static int answer_report(struct team *t, struct rank_report *all, uint64_t *experts, struct err *e)
 {
     struct rank_report mine = {.load_s = t->load_s, .comm = t->comm->stats};
     char host[40] = "?";
@@ -363,7 +391,7 @@ static int answer_report(struct team *t, struct rank_report *all, struct err *e)
         bytes[i] = sizeof(mine);
     int rc = comm_allgather(t->world, &mine, all, bytes, e);
     xfree(bytes);
-    return rc;
+    return rc ? rc : gather_experts(t, experts, e);
 }
 
 /* At least one float, so that rank 0 hears of every tick's end. */
@@ -397,7 +425,9 @@ int team_serve(struct team *t, struct err *e)
             if (!rc && is_leader(t) && is_last_stage(t))
                 rc = return_logits(t, &b, logits, e);
         } else if (kind == MSG_REPORT) {
-            rc = answer_report(t, reports, e);
+            rc = answer_report(t, reports, NULL, e);
+        } else if (kind == MSG_TRACE) {
+            rc = trace_send(run_trace(t->run), t->world, e);
         }
     }
     xfree(spans);
@@ -405,9 +435,16 @@ int team_serve(struct team *t, struct err *e)
     return rc;
 }
 
-static bool is_crowded(const struct team *t)
+/* Before anything is allocated, so that memory lies near the cores that use it. Collective. */
+static int settle_in(struct team *t, struct err *e)
 {
-    return t->opt.threads > cores_of_a_rank(t->local_ranks);
+    int rc = place_rank(t->world, t->opt.threads, t->opt.bind, &t->place, e);
+    if (rc)
+        return rc;
+    t->opt.threads = t->world->threads = t->place.threads;
+    cores_allowed(&t->before);
+    cores_bind(&t->place.cores, 0, 0);
+    return 0;
 }
 
 /* Finds this rank's place and makes the comms of its groups. Collective over the world. */
@@ -418,10 +455,11 @@ static int take_place(struct team *t, struct err *e)
     t->stage = me / t->opt.tp % t->opt.pp;
     t->lane = me / (t->opt.tp * t->opt.pp);
     t->comm = t->world;
-    t->world->threads = t->opt.threads;
-    int rc = 0;
-    if (t->world->size > t->opt.tp)
+    int rc = settle_in(t, e);
+    if (!rc && t->world->size > t->opt.tp)
         rc = comm_split(t->world, me / t->opt.tp, t->tp_rank, &t->comm, e);
+    if (!rc && team_spreads(t))
+        rc = comm_split(t->world, t->stage, t->lane * t->opt.tp + t->tp_rank, &t->experts, e);
     if (!rc && me == 0)
         XNEW_N(t->results, (size_t)t->opt.dp);
     for (int l = 0; l < t->opt.dp && !rc; l++) {
@@ -443,7 +481,7 @@ static void *rank_main(void *arg)
     struct team *t = arg;
     int rc = take_place(t, &t->err);
     if (!rc)
-        rc = start_rank(t, NULL, is_crowded(t), &t->err);
+        rc = start_rank(t, NULL, &t->err);
     if (!rc)
         rc = team_serve(t, &t->err);
     if (rc)
@@ -525,7 +563,6 @@ static int start_threads(struct team *t, struct comm **comms, struct err *e)
     XNEW_N(t->threads, (size_t)n);
     for (int i = 1; i < n; i++) {
         struct team *o = new_rank(t->c, t->g, &t->opt, comms[i]);
-        o->local_ranks = t->local_ranks;
         t->others[t->n_others] = o;
         int rc = pthread_create(&t->threads[t->n_others], NULL, rank_main, o);
         if (rc) {
@@ -577,9 +614,6 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
     struct team *t = new_rank(c, g, o, NULL);
     struct comm **comms;
     int n = team_ranks(&t->opt);
-    t->local_ranks = comm_mpi_launched() ? comm_mpi_local_size() : n;
-    if (!t->opt.threads)
-        t->opt.threads = cores_of_a_rank(t->local_ranks);
     XNEW_N(comms, (size_t)n);
     int rc = open_world(t, comms, e);
     if (!rc && n > 1 && !comm_mpi_launched())
@@ -587,7 +621,7 @@ int team_open(const struct checkpoint *c, const struct graph *g, const struct te
     if (!rc)
         rc = take_place(t, e);
     if (!rc)
-        rc = start_rank(t, warn, is_crowded(t), e);
+        rc = start_rank(t, warn, e);
     if (!rc && t->results)
         rc = start_results(t, e);
     xfree(comms);
@@ -628,6 +662,7 @@ void team_close(struct team *t)
     }
     xfree(t->others);
     xfree(t->threads);
+    cores_bind(&t->before, 0, 0);
     release_rank(t);
 }
 
@@ -675,14 +710,28 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    int rc = team_post(t, 0, b, e);
+    const struct batch idle = {0};
+    const float *nothing;
+    int others = team_spreads(t) ? t->opt.dp - 1 : 0, rc = 0;
+    for (int l = others; l > 0 && !rc; l--) /* their experts are needed too */
+        rc = team_post(t, l, &idle, e);
+    if (!rc)
+        rc = team_post(t, 0, b, e);
+    for (int l = others; l > 0 && !rc; l--)
+        rc = team_wait(t, l, &nothing, e);
     return rc ? rc : team_wait(t, 0, ret_logits, e);
 }
 
-int team_report(struct team *t, struct rank_report *ret, struct err *e)
+int team_report(struct team *t, struct rank_report *ret, uint64_t *ret_experts, struct err *e)
 {
     int rc = t->world->size > 1 ? send_to_all(t, MSG_REPORT, e) : 0;
-    return rc ? rc : answer_report(t, ret, e);
+    return rc ? rc : answer_report(t, ret, ret_experts, e);
+}
+
+int team_trace(struct team *t, FILE *f, struct err *e)
+{
+    int rc = t->world->size > 1 ? send_to_all(t, MSG_TRACE, e) : 0;
+    return rc ? rc : trace_write(run_trace(t->run), t->world, f, e);
 }
 
 int team_lanes(const struct team *t)
@@ -718,4 +767,14 @@ int team_threads(const struct team *t)
 const char *team_transport(const struct team *t)
 {
     return t->world->ops->name;
+}
+
+const struct comm *team_world(const struct team *t)
+{
+    return t->world;
+}
+
+const struct cores *team_cores(const struct team *t)
+{
+    return &t->place.cores;
 }

@@ -16,25 +16,32 @@
 #ifndef YOKE_ENGINE_TEAM_H
 #define YOKE_ENGINE_TEAM_H
 
+#include <stdio.h>
+#include "base/cpu.h"
 #include "engine/load.h"
+#include "engine/place.h"
 #include "exec/run.h"
 
 struct team_options {
-    int tp, pp, dp, ep; /* 0 counts as 1 */
-    int depth;          /* ticks in flight of a lane; 0: pp */
-    int threads;        /* per rank; 0: the cores this process may use, shared out */
+    int tp, pp, dp, ep;   /* 0 counts as 1 */
+    int depth;            /* ticks in flight of a lane; 0: pp */
+    int threads;          /* per rank; 0: as many as its share of the cores */
+    enum place_bind bind; /* each rank to cores of its own */
     enum cpu_level level;
     enum quant quant;
     enum kv_dtype kv;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans; /* of one tick */
-    bool profile;
-    load_progress_fn *progress; /* rank 0's loading; may be NULL */
+    bool profile;                           /* times and loads for team_report */
+    bool trace;                             /* timelines for team_trace */
+    bool reslice, verify;                   /* as load_options */
+    load_progress_fn *progress;             /* rank 0's loading; may be NULL */
     void *progress_ctx;
 };
 
 struct team;
-/* Checkpoint and graph are borrowed and must outlive the team. */
+/* Checkpoint and graph are borrowed and must outlive the team. With `bind` the calling thread, and threads it
+ * makes later, are kept to rank 0's cores until team_close. */
 int team_open(const struct checkpoint *c, const struct graph *g, const struct team_options *o,
               struct warn_sink *warn, struct team **ret, struct err *e);
 void team_close(struct team *t); /* rank 0: tells the others to end, waits for them. NULL is fine */
@@ -53,6 +60,9 @@ int team_wait(struct team *t, int lane, const float **ret_logits, struct err *e)
 /* Both at once, in lane 0. */
 int team_tick(struct team *t, const struct batch *b, const float **ret_logits, struct err *e);
 int team_lanes(const struct team *t);
+/* Experts are spread over the lanes: a tick posted in one must be posted in all (an empty batch will do), in
+ * one order. */
+bool team_spreads(const struct team *t);
 int team_depth(const struct team *t);
 int team_size(const struct team *t); /* ranks in all */
 
@@ -60,14 +70,20 @@ const struct plan *team_plan(const struct team *t);            /* this rank's */
 const struct team_options *team_options(const struct team *t); /* as opened, threads filled in */
 int team_threads(const struct team *t);                        /* per rank */
 const char *team_transport(const struct team *t);              /* "self", "threads", "mpi/shm", ... */
+const struct cores *team_cores(const struct team *t);          /* what rank 0 is bound to; n 0: any */
+const struct comm *team_world(const struct team *t);           /* all ranks, for reports */
 
-/* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size]. */
+/* One rank's figures. Collective: rank 0 asks, with nothing in flight, all answer. ret: [team_size].
+ * ret_experts: [team_size, experts] pairs computed, for a profiled model with experts; else it may be NULL.
+ */
 struct rank_report {
     struct run_report run;
     struct comm_stats comm;
     double load_s;
     char where[64]; /* "host pid" */
 };
-int team_report(struct team *t, struct rank_report *ret, struct err *e);
+int team_report(struct team *t, struct rank_report *ret, uint64_t *ret_experts, struct err *e);
+/* What every rank kept of its timeline (options.trace), as one file. Rank 0, with nothing in flight. */
+int team_trace(struct team *t, FILE *f, struct err *e);
 
 #endif

@@ -127,7 +127,7 @@ void step_slice(struct run *r, const struct step *s, int ith, int nth)
 void step_send(struct run *r, const struct step *s, int ith, int nth)
 {
     const struct slot *in = slot_of(r, s->in[0]);
-    if (!ith && !r->err.code)
+    if (!ith && !r->err.code && slot_rows(r, in))
         comm_send(r->opt.pipe, slot_row(r, in, 0), in->row_bytes * (size_t)slot_rows(r, in), r->opt.to,
                   &r->err);
 }
@@ -135,7 +135,7 @@ void step_send(struct run *r, const struct step *s, int ith, int nth)
 void step_recv(struct run *r, const struct step *s, int ith, int nth)
 {
     const struct slot *out = slot_of(r, s->out);
-    if (!ith && !r->err.code)
+    if (!ith && !r->err.code && slot_rows(r, out))
         comm_recv(r->opt.pipe, slot_row(r, out, 0), out->row_bytes * (size_t)slot_rows(r, out), r->opt.from,
                   &r->err);
 }

@@ -130,7 +130,8 @@ void step_gate(struct run *r, const struct step *s, int ith, int nth)
 struct index {
     int32_t *first; /* [n + 1]: pairs of expert e are first[e] .. first[e + 1] */
     int32_t *token; /* [pairs]: whose */
-    int32_t *place; /* [T * k]: the pair of a token's j-th choice; -1: that expert is elsewhere */
+    int32_t *place; /* [T * k]: the pair of a token's j-th choice; -1: that expert is elsewhere. Spread
+                     * experts: its row among what comes back; -1: another rank of this replica sent it out */
     int32_t n, k;
     struct range stack;
 };
@@ -140,7 +141,8 @@ static struct index index_of(const struct run *r, int32_t slot, const struct pla
     struct index x = {.n = range_n(w->stack), .k = r->plan->graph->axis_n[AX_CHOICE] / 2, .stack = w->stack};
     x.first = slot_row(r, slot_of(r, slot), 0);
     x.token = x.first + x.n + 2;
-    x.place = x.token + (size_t)r->batch->n_tokens * (size_t)x.k;
+    x.place = x.token + slot_of(r, slot)->bytes / sizeof(int32_t) - (size_t)(x.n + 2) -
+              (size_t)r->plan->opt.max_tokens * (size_t)x.k; /* the pairs at most */
     return x;
 }
 
@@ -319,4 +321,136 @@ void step_expert_combine(struct run *r, const struct step *s, int ith, int nth)
     for (int i = begin; i < end; i++)
         combine_row(r, &x, pairs, slot_row(r, choice, i), x.place + (size_t)i * (size_t)x.k, chunk, c0, c1,
                     slot_row(r, out, i), out->width);
+}
+
+/* --- spread experts ---
+ *
+ * Each replica has tokens of its own. Of a replica's ranks, rank i sends out tokens i, i + tp, ...: one row
+ * for each chosen expert, to the rank that has it; rows come back in the order in which they went. Whoever
+ * sent a token sums what came back, by the same tree as ever; its replica's other ranks have zeros, and their
+ * all-reduce adds only those. No token is dropped; a rank without work takes part with nothing.
+ */
+
+static int owner_of(const struct plan *p, int32_t expert)
+{
+    int o = 0;
+    while (plan_part(p, AX_EXPERT, o, p->opt.ep).end <= expert)
+        o++;
+    return o;
+}
+
+/* Calls the body for each row that this rank sends, owner by owner, in one fixed order. */
+#define FOR_EACH_SENT(r, choice, k, owner_table, o, t, j, e)                                                 \
+    for (int o = 0; o < (r)->plan->opt.ep; o++)                                                              \
+        for (int32_t t = (r)->plan->opt.rank; t < (r)->batch->n_tokens; t += (r)->plan->opt.tp)              \
+            for (int32_t j = 0, e; j < (k); j++)                                                             \
+                if ((e = ((const int32_t *)slot_row((r), (choice), t))[j], (owner_table)[e] == o))
+
+static void fill_owners(const struct run *r, int16_t *owner)
+{
+    for (int32_t e = 0; e < r->plan->graph->axis_n[AX_EXPERT]; e++)
+        owner[e] = (int16_t)owner_of(r->plan, e);
+}
+
+void step_expert_spread(struct run *r, const struct step *s, int ith, int nth)
+{
+    if (ith || r->err.code)
+        return;
+    struct index x = index_of(r, s->out, weight_of(r, s->in[1]));
+    const struct slot *choice = slot_of(r, s->in[0]);
+    int n = r->plan->opt.ep;
+    int16_t owner[ROUTE_MAX_EXPERTS];
+    int32_t *sent = slot_row(r, slot_of(r, s->tmp), 0), *got, n_sent = 0, out_n[PLAN_MAX_RANKS] = {0},
+            in_n[PLAN_MAX_RANKS] = {0};
+    size_t one[PLAN_MAX_RANKS], send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
+    fill_owners(r, owner);
+    for (int32_t i = 0; i < r->batch->n_tokens * x.k; i++)
+        x.place[i] = -1;
+    FOR_EACH_SENT(r, choice, x.k, owner, o, t, j, e)
+    {
+        x.place[t * x.k + j] = n_sent;
+        sent[n_sent++] = e;
+        out_n[o]++;
+    }
+    for (int o = 0; o < n; o++)
+        one[o] = sizeof(int32_t);
+    if (comm_alltoall(r->opt.experts, out_n, one, in_n, one, &r->err))
+        return;
+    r->n_pairs = 0;
+    for (int o = 0; o < n; o++) {
+        r->spread_send[o] = (size_t)out_n[o];
+        r->spread_recv[o] = (size_t)in_n[o];
+        send[o] = sizeof(int32_t) * (size_t)out_n[o];
+        recv[o] = sizeof(int32_t) * (size_t)in_n[o];
+        r->n_pairs += in_n[o];
+    }
+    got = sent + n_sent;
+    if (comm_alltoall(r->opt.experts, sent, send, got, recv, &r->err))
+        return;
+    memset(x.first, 0, sizeof(int32_t) * (size_t)(x.n + 2));
+    for (int32_t i = 0; i < r->n_pairs; i++)
+        x.first[got[i] - x.stack.begin + 2]++;
+    for (int32_t e = 0; e < x.n; e++)
+        x.first[e + 2] += x.first[e + 1];
+    for (int32_t i = 0; i < r->n_pairs; i++)
+        x.token[x.first[got[i] - x.stack.begin + 1]++] = i; /* "token": the row that came in */
+    for (int32_t e = 0; e < x.n && r->expert_load; e++)
+        r->expert_load[x.stack.begin + e] += (uint64_t)(x.first[e + 1] - x.first[e]);
+}
+
+static void bytes_of(const size_t *rows, size_t row_bytes, int n, size_t *bytes)
+{
+    for (int o = 0; o < n; o++)
+        bytes[o] = rows[o] * row_bytes;
+}
+
+void step_expert_exchange(struct run *r, const struct step *s, int ith, int nth)
+{
+    if (ith || r->err.code)
+        return;
+    const struct slot *in = slot_of(r, s->in[0]), *choice = slot_of(r, s->in[1]), *out = slot_of(r, s->out);
+    int32_t k = r->plan->graph->axis_n[AX_CHOICE] / 2;
+    int16_t owner[ROUTE_MAX_EXPERTS];
+    uint8_t *at = slot_row(r, slot_of(r, s->tmp), 0), *packed = at;
+    size_t send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
+    fill_owners(r, owner);
+    FOR_EACH_SENT(r, choice, k, owner, o, t, j, e)
+    {
+        memcpy(at, slot_row(r, in, t), in->row_bytes);
+        at += in->row_bytes;
+    }
+    bytes_of(r->spread_send, in->row_bytes, r->plan->opt.ep, send);
+    bytes_of(r->spread_recv, in->row_bytes, r->plan->opt.ep, recv);
+    comm_alltoall(r->opt.experts, packed, send, slot_row(r, out, 0), recv, &r->err);
+}
+
+void step_expert_return(struct run *r, const struct step *s, int ith, int nth)
+{
+    if (ith || r->err.code)
+        return;
+    const struct slot *y = slot_of(r, s->in[0]), *out = slot_of(r, s->out), *tmp = slot_of(r, s->tmp);
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
+    size_t send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
+    for (int32_t i = 0; i < r->n_pairs; i++)
+        memcpy(slot_row(r, tmp, x.token[i]), slot_row(r, y, i), y->row_bytes);
+    bytes_of(r->spread_recv, y->row_bytes, r->plan->opt.ep, send);
+    bytes_of(r->spread_send, y->row_bytes, r->plan->opt.ep, recv);
+    comm_alltoall(r->opt.experts, slot_row(r, tmp, 0), send, slot_row(r, out, 0), recv, &r->err);
+}
+
+void step_expert_join(struct run *r, const struct step *s, int ith, int nth)
+{
+    const struct slot *back = slot_of(r, s->in[0]), *choice = slot_of(r, s->in[2]), *out = slot_of(r, s->out);
+    const struct plan *p = r->plan;
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[3]));
+    struct slot rows = *back; /* seen as one row a choice */
+    rows.row_bytes = out->row_bytes;
+    int8_t chunk[ROUTE_MAX_EXPERTS];
+    for (int32_t e = 0; e < p->graph->axis_n[AX_EXPERT]; e++)
+        chunk[e] = (int8_t)chunk_of(p, e);
+    int begin, end;
+    pool_share(slot_rows(r, out), ith, nth, &begin, &end);
+    for (int i = begin; i < end; i++)
+        combine_row(r, &x, &rows, slot_row(r, choice, i), x.place + (size_t)i * (size_t)x.k, chunk, 0,
+                    YOKE_CHUNKS, slot_row(r, out, i), out->width);
 }

@@ -31,10 +31,13 @@ struct run {
     struct scratch *scratch;   /* by thread */
     step_fn **fn;              /* by step */
     const struct batch *batch; /* of the tick in progress */
-    int32_t n_pairs;           /* rows of AX_PAIR: written by the layer's expert_sort, before a barrier */
-    uint64_t *expert_load;     /* [experts]: pairs computed here; NULL without profile */
-    struct err err;            /* written by member 0 only: the tick's first communication error */
-    uint64_t ticks, step_ns[STEP_KINDS];
+    /* spread experts: rows to and from each rank of the group, of the layer in progress */
+    size_t spread_send[PLAN_MAX_RANKS], spread_recv[PLAN_MAX_RANKS];
+    int32_t n_pairs;       /* rows of AX_PAIR: written by the layer's expert_sort, before a barrier */
+    uint64_t *expert_load; /* [experts]: pairs computed here; NULL without profile */
+    struct err err;        /* written by member 0 only: the tick's first communication error */
+    uint64_t ticks, step_ns[STEP_KINDS], tick_ns;
+    struct trace *trace; /* NULL: none wanted */
 };
 
 static inline int32_t slot_rows(const struct run *r, const struct slot *s)
@@ -62,6 +65,7 @@ static inline uint8_t *kv_page(const struct run *r, const struct slot *kv, int32
 
 step_fn *step_fn_of(int kind); /* steps.c */
 #define ROUTE_MAX_EXPERTS 1024
+step_fn step_expert_spread, step_expert_exchange, step_expert_return, step_expert_join;
 step_fn step_route, step_gate, step_expert_sort, step_expert_gather, step_expert_up, step_expert_down,
     step_expert_combine; /* experts.c */
 step_fn step_attend;     /* attend.c */

@@ -28,7 +28,8 @@ struct member {
  * see `round` change (release/acquire). `arrived` counts members at the barrier in progress; the last one
  * resets it and bumps `phase`. */
 struct pool {
-    int n, spin;
+    int n, want, spin;  /* members that run; that were asked for */
+    struct cores cores; /* read by members as they start */
     struct member *members;
     pool_fn *fn;
     void *ctx;
@@ -88,6 +89,7 @@ static void *member_main(void *arg)
 {
     struct member *m = arg;
     struct pool *p = m->pool;
+    cores_bind(&p->cores, m->ith, p->want);
     for (unsigned seen = 0;; seen++) {
         wait_for_round(p, seen);
         if (atomic_load_explicit(&p->quit, memory_order_acquire))
@@ -114,12 +116,15 @@ void pool_run(struct pool *p, pool_fn *fn, void *ctx)
     pool_barrier(p);
 }
 
-int pool_new(int n, bool crowded, struct pool **ret, struct err *e)
+int pool_new(int n, bool crowded, const struct cores *cores, struct pool **ret, struct err *e)
 {
     struct pool *p = xaligned(64, sizeof(*p));
     p->spin = crowded ? 0 : 4000;
     XNEW_N(p->members, (size_t)n);
     p->n = 1;
+    p->want = n;
+    if (cores)
+        p->cores = *cores;
     /* signals (Ctrl-C) go to the thread that made the pool */
     sigset_t all, old;
     sigfillset(&all);

@@ -8,13 +8,16 @@
 #define YOKE_EXEC_POOL_H
 
 #include <stdbool.h>
+#include "base/cpu.h"
 #include "base/err.h"
 
 struct pool;
 typedef void pool_fn(void *ctx, int ith, int nth);
 
-/* n: members, the caller included. crowded: there are more threads than cores on this machine. */
-int pool_new(int n, bool crowded, struct pool **ret, struct err *e);
+/* n: members, the caller included. crowded: there are more threads than cores on this machine. cores: what
+ * members are bound to, each to its own if there are n; NULL: as the caller. The caller itself stays as it
+ * is: threads that it makes elsewhere inherit what it is bound to. */
+int pool_new(int n, bool crowded, const struct cores *cores, struct pool **ret, struct err *e);
 void pool_free(struct pool *p); /* NULL is fine; only by member 0 */
 int pool_size(const struct pool *p);
 

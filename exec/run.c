@@ -38,7 +38,7 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     r->opt = *o;
     assert(comm->size == p->opt.tp && comm->rank == p->opt.rank);
     kernels_init(&r->k, o->level);
-    int rc = pool_new(o->threads, o->crowded, &r->pool, e);
+    int rc = pool_new(o->threads, o->crowded, o->cores, &r->pool, e);
     if (rc)
         goto fail;
     rc = ERR_MEMORY;
@@ -61,6 +61,11 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
         scratch_init(&r->scratch[i], rows, width);
     if (o->profile && g->axis_n[AX_EXPERT])
         XNEW_N(r->expert_load, (size_t)g->axis_n[AX_EXPERT]);
+    if (o->trace) {
+        rc = trace_new(p, o->threads, &r->trace, e);
+        if (rc)
+            goto fail;
+    }
     XNEW_N(r->fn, (size_t)p->n_steps);
     for (int i = 0; i < p->n_steps; i++)
         r->fn[i] = step_fn_of(p->steps[i].kind);
@@ -88,6 +93,7 @@ void run_free(struct run *r)
     xfree(r->scratch);
     xfree(r->fn);
     xfree(r->expert_load);
+    trace_free(r->trace);
     xfree(r);
 }
 
@@ -97,28 +103,38 @@ static void walk_steps(void *ctx, int ith, int nth)
     struct run *r = ctx;
     const struct plan *p = r->plan;
     bool timed = ith == 0 && r->opt.profile;
-    int64_t before = timed ? clock_ns() : 0;
+    int64_t before = timed ? clock_ns() : 0, tick = r->trace ? clock_ns() : 0, since = 0;
     alloc_guard_begin();
     for (int32_t i = 0; i < p->n_steps; i++) {
         const struct step *s = &p->steps[i];
         if (s->barrier)
             pool_barrier(r->pool);
+        if (r->trace)
+            since = clock_ns();
         r->fn[i](r, s, ith, nth);
+        if (r->trace && !(ith && s->share == SHARE_ONE)) /* the others have no part in it */
+            trace_add(r->trace, ith, i, since, s->out < 0 ? 0 : slot_rows(r, slot_of(r, s->out)));
         if (timed) {
             int64_t now = clock_ns();
             r->step_ns[s->kind] += (uint64_t)(now - before);
             before = now;
         }
     }
+    if (r->trace)
+        trace_add(r->trace, ith, TRACE_TICK, tick, r->batch->n_tokens);
     alloc_guard_end();
 }
 
 int run_tick(struct run *r, const struct batch *b, const float **ret_logits, struct err *e)
 {
-    assert(b->n_tokens > 0 && b->n_tokens <= r->plan->opt.max_tokens && b->n_out <= r->plan->opt.max_out);
+    assert((b->n_tokens > 0 || plan_spreads(r->plan)) && b->n_tokens <= r->plan->opt.max_tokens &&
+           b->n_out <= r->plan->opt.max_out);
     r->batch = b;
     r->err.code = 0;
+    int64_t before = r->opt.profile ? clock_ns() : 0;
     pool_run(r->pool, walk_steps, r);
+    if (r->opt.profile)
+        r->tick_ns += (uint64_t)(clock_ns() - before);
     r->ticks++;
     if (r->err.code) {
         if (e)
@@ -134,11 +150,19 @@ void run_report(const struct run *r, struct run_report *ret)
     *ret = (struct run_report){.weight_bytes = r->weights->bytes,
                                .kv_bytes = r->kv_bytes,
                                .work_bytes = r->plan->work_bytes,
-                               .ticks = r->ticks};
+                               .ticks = r->ticks,
+                               .tick_ns = r->tick_ns};
     memcpy(ret->step_ns, r->step_ns, sizeof(ret->step_ns));
+    for (int32_t i = 0; r->expert_load && i < r->plan->graph->axis_n[AX_EXPERT]; i++)
+        ret->pairs += r->expert_load[i];
 }
 
-struct pool *run_pool(struct run *r)
+const uint64_t *run_expert_load(const struct run *r)
 {
-    return r->pool;
+    return r->expert_load;
+}
+
+struct trace *run_trace(struct run *r)
+{
+    return r->trace;
 }

@@ -1,5 +1,5 @@
-/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects (DESIGN
- * section 4).
+/* run.h: a plan at work: buffers, KV pages, threads, counters. The mutable one of the three objects
+ * (ARCHITECTURE.md, section 3).
  *
  * A run belongs to one thread (its pool's member 0), which feeds it ticks: each runs the whole plan over one
  * batch, a ragged set of sequences' next tokens. Threads walk the plan's steps in order and meet where the
@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/cpu.h"
 #include "comm/comm.h"
+#include "exec/trace.h"
 #include "exec/weights.h"
 #include "plan/plan.h"
 
@@ -34,12 +35,15 @@ struct batch {
 
 struct run_options {
     int threads;
-    bool crowded; /* more threads on this machine than cores */
+    bool crowded;              /* more threads on this machine than cores */
+    const struct cores *cores; /* what threads are bound to; NULL: nothing. Not kept */
     enum cpu_level level;
-    int32_t n_pages;   /* of KV, per layer */
-    bool profile;      /* time each kind of step */
-    struct comm *pipe; /* over all ranks, for what goes between pipeline stages; NULL without */
-    int from, to;      /* ranks in it: the same place in the previous and in the next stage */
+    int32_t n_pages;      /* of KV, per layer */
+    bool profile;         /* time each kind of step */
+    bool trace;           /* keep a timeline of every step: run_trace */
+    struct comm *pipe;    /* over all ranks, for what goes between pipeline stages; NULL without */
+    struct comm *experts; /* over the ranks that experts are spread over; NULL if they are not */
+    int from, to;         /* ranks in it: the same place in the previous and in the next stage */
 };
 
 struct run;
@@ -54,9 +58,13 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
 struct run_report {
     size_t weight_bytes, kv_bytes, work_bytes;
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
+    uint64_t tick_ns;                    /* in ticks, all in all; zero without profile */
+    uint64_t pairs;                      /* (token, expert) computed here; zero without profile */
 };
 void run_report(const struct run *r, struct run_report *ret);
-struct pool *run_pool(struct run *r); /* for loaders that want to pack with it between ticks */
+/* [experts]: pairs computed here of each expert, all layers; NULL without experts or profile. */
+const uint64_t *run_expert_load(const struct run *r);
+struct trace *run_trace(struct run *r); /* NULL unless asked for */
 
 /* inv_freq[i] of rope r, i < rot / 2, as transformers' modeling_rope_utils computes them (in float, as it
  * does). */

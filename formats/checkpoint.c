@@ -15,6 +15,7 @@
 #include "formats/gguf.h"
 #include "formats/gguf_names.h"
 #include "formats/safetensors.h"
+#include "formats/shardset.h"
 
 #define CONFIG_MAX ((size_t)16 << 20)
 #define INDEX_MAX  ((size_t)256 << 20)
@@ -33,6 +34,7 @@ struct checkpoint {
     int n_files, cap_files;
     struct safetensors **st; /* one a file, or NULL */
     struct gguf_parts gguf;  /* one a file, or n = 0 */
+    struct shardset *set;    /* or NULL */
     const char *config_dir;  /* while opening: where the JSON files are, if not beside the weights */
     json_t *config, *generation_config;
     struct tensor *tensor;
@@ -376,7 +378,10 @@ static int no_weights(const char *folder, const struct list *all, struct err *e)
     struct buf b = BUF_INIT;
     const char *hint = "";
     for (size_t i = 0; i < all->n; i++) {
-        if (has_suffix(all->v[i], ".gguf"))
+        if (has_suffix(all->v[i], ".yoke"))
+            hint = "; these are files of a shard set that was not finished or has lost its manifest.json: "
+                   "write it again";
+        else if (has_suffix(all->v[i], ".gguf"))
             hint = "; to use a GGUF file, give its own path";
         else if ((has_suffix(all->v[i], ".bin") || has_suffix(all->v[i], ".pth") ||
                   has_suffix(all->v[i], ".pt")) &&
@@ -457,11 +462,54 @@ static int read_configs(struct checkpoint *c, const char *folder, struct err *e)
     return has_generation ? read_object(folder, "generation_config.json", &c->generation_config, e) : 0;
 }
 
+/* -- shard sets -------------------------------------------------------------------------------------------
+ */
+
+/* Stacked experts are listed as GGUF has them, one tensor of all experts. A tensor that ranks hold in two
+ * layouts is listed once. */
+static int open_set(struct checkpoint *c, const char *folder, struct err *e)
+{
+    char *manifest = path_join(folder, "manifest.json");
+    int rc = read_configs(c, folder, e);
+    if (!rc)
+        rc = add_file(c, manifest, e);
+    if (!rc)
+        rc = shardset_open(folder, &c->set, e);
+    xfree(manifest);
+    if (rc)
+        return rc;
+    const char *last = "";
+    struct names seen = {0};
+    for (int32_t i = 0; i < shardset_n_tensors(c->set); i++)
+        names_add(&seen, shardset_tensor(c->set, i)->name, (size_t)i);
+    names_sort(&seen);
+    for (size_t k = 0; k < seen.n; k++) {
+        const struct shard_tensor *s = shardset_tensor(c->set, (int32_t)seen.v[k].i);
+        if (!strcmp(s->name, last))
+            continue;
+        last = s->name;
+        struct tensor t = {.name = s->name, .dtype = s->src};
+        const char *star = s->stacked ? strstr(s->name, ".*") : NULL;
+        if (star) {
+            t.name = arena_printf(c->names_arena, "%.*s%s", (int)(star - s->name), s->name, star + 2);
+            t.dim[t.n_dims++] = s->experts;
+        }
+        if (s->matrix)
+            t.dim[t.n_dims++] = s->rows;
+        t.dim[t.n_dims++] = s->cols;
+        add_tensor(c, t);
+    }
+    names_release(&seen);
+    return index_tensors(c, e);
+}
+
 /* only: one file's name, or NULL for what the folder has. */
 static int open_folder(struct checkpoint *c, const char *folder, const char *only, struct warn_sink *warn,
                        struct err *e)
 {
     static const char index_name[] = "model.safetensors.index.json";
+    if (!only && shardset_is(folder))
+        return open_set(c, folder, e);
     struct list all = {0}, weights = {0}, used = {0};
     int rc = list_folder(folder, &all, e);
     if (!rc)
@@ -678,6 +726,7 @@ void checkpoint_close(struct checkpoint *c)
     xfree(c->file_name);
     xfree(c->st);
     xfree(c->gguf.part);
+    shardset_close(c->set);
     json_decref(c->config);
     json_decref(c->generation_config);
     names_release(&c->names);
@@ -695,6 +744,16 @@ const char *checkpoint_path(const struct checkpoint *c)
 const struct gguf *checkpoint_gguf(const struct checkpoint *c)
 {
     return c->gguf.n ? c->gguf.part[0] : NULL;
+}
+
+const struct shardset *checkpoint_shardset(const struct checkpoint *c)
+{
+    return c->set;
+}
+
+int checkpoint_n_files(const struct checkpoint *c)
+{
+    return c->n_files;
 }
 
 const json_t *checkpoint_config(const struct checkpoint *c)
@@ -760,6 +819,9 @@ int checkpoint_read(const struct checkpoint *c, const struct tensor *t, int64_t 
 {
     const struct dtype_info *d = dtype_info(t->dtype);
     const struct file *f = &c->file[t->file];
+    if (c->set)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" is there packed for ranks only", c->path,
+                       t->name);
     if (!d->block_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor \"%s\" has dtype %s, which yoke does not read",
                        f->path, t->name, safetensors_find(c->st[t->file], t->name)->dtype_name);

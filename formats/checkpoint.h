@@ -11,6 +11,9 @@
  * and "rope_freq_factors": [...], where the file holds the frequencies' divisors as a tensor
  * (rope_freqs.weight) instead of a rope_scaling rule.
  *
+ * A shard set (shardset.h) is a checkpoint, too: it has the tensors, as they were before packing, but only
+ * packed bytes, which checkpoint_read does not give.
+ *
  * Opening checks everything that can be checked without reading weights: sizes, offsets, overlaps, duplicate
  * names, the index against the files. A checkpoint is immutable and may be read from several threads.
  */
@@ -26,6 +29,7 @@
 
 struct checkpoint;
 struct gguf;
+struct shardset;
 
 struct tensor {
     const char *name; /* Hugging Face name */
@@ -46,7 +50,8 @@ int checkpoint_open_with(const char *path, const char *config_dir, struct warn_s
 void checkpoint_close(struct checkpoint *c); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint *c);
-const struct gguf *checkpoint_gguf(const struct checkpoint *c); /* NULL if it is a folder */
+const struct gguf *checkpoint_gguf(const struct checkpoint *c);         /* NULL if it is a folder */
+const struct shardset *checkpoint_shardset(const struct checkpoint *c); /* NULL if it is none */
 /* Borrowed, live as long as the checkpoint. The second one is NULL where there is no generation_config.json
  * (for a GGUF it is made from the metadata: eos ids and sampling defaults, if any). */
 const json_t *checkpoint_config(const struct checkpoint *c);
@@ -55,6 +60,7 @@ const json_t *checkpoint_generation_config(const struct checkpoint *c);
 size_t checkpoint_n_tensors(const struct checkpoint *c);
 const struct tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
 const struct tensor *checkpoint_find(const struct checkpoint *c, const char *name);
+int checkpoint_n_files(const struct checkpoint *c);
 const char *checkpoint_file_name(const struct checkpoint *c, int file);
 uint64_t checkpoint_n_bytes(const struct checkpoint *c); /* all tensors */
 

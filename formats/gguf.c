@@ -41,7 +41,8 @@ struct gguf {
     struct file file;   /* open while parsing */
     const uint8_t *mem; /* instead of a file */
     uint64_t size;
-    uint8_t *head; /* the file's first n_head bytes, strings as said above */
+    uint64_t kv_end; /* where the metadata ends in the file */
+    uint8_t *head;   /* the file's first n_head bytes, strings as said above */
     uint64_t n_head;
     struct ref *str;
     size_t n_str, cap_str;
@@ -443,6 +444,7 @@ static int parse(struct gguf *g, struct err *e)
         rc = read_count(&r, "metadata keys", 8 + 1 + 4 + 1, KEYS_MAX, &n_keys);
     for (uint64_t i = 0; i < n_keys && !rc; i++)
         rc = read_kv(&r, i);
+    g->kv_end = r.pos;
     size_t first_name = g->n_str;
     for (uint64_t i = 0; i < n_tensors && !rc; i++)
         rc = read_tensor(&r, i);
@@ -680,6 +682,24 @@ size_t gguf_n_keys(const struct gguf *g)
 const char *gguf_key(const struct gguf *g, size_t i)
 {
     return ref_chars(g, g->kv[i].key);
+}
+
+int gguf_metadata_only(const struct gguf *g, struct buf *out, struct err *e)
+{
+    struct file f;
+    size_t at = out->len, n = (size_t)g->kv_end;
+    int rc = file_open(&f, g->path, e);
+    if (rc)
+        return rc;
+    buf_reserve(out, n);
+    rc = file_read_at(&f, 0, out->s + at, n, e);
+    file_close(&f);
+    if (rc)
+        return rc;
+    memset(out->s + at + 8, 0, 8); /* the number of tensors */
+    out->len = at + n;
+    out->s[out->len] = 0;
+    return 0;
 }
 
 size_t gguf_n_tensors(const struct gguf *g)

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/buf.h"
 #include "base/dtype.h"
 #include "base/err.h"
 
@@ -66,6 +67,10 @@ bool gguf_array_int(const struct gguf *g, const char *key, size_t i, int64_t *re
 bool gguf_array_double(const struct gguf *g, const char *key, size_t i, double *ret);
 size_t gguf_n_keys(const struct gguf *g);
 const char *gguf_key(const struct gguf *g, size_t i);
+
+/* Appends a GGUF of the same metadata, byte for byte, and no tensors: enough for a tokenizer. Reads the file
+ * again; not for one opened from memory. */
+int gguf_metadata_only(const struct gguf *g, struct buf *out, struct err *e);
 
 size_t gguf_n_tensors(const struct gguf *g);
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i);

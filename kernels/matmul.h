@@ -49,6 +49,7 @@
 #ifndef YOKE_KERNELS_MATMUL_H
 #define YOKE_KERNELS_MATMUL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/dtype.h"
@@ -57,6 +58,10 @@
 
 #define WMAT_PANEL 8 /* rows of a panel */
 
+/* What a packed byte means (matmul_layout.h), and how I8C and I4G are made from floats. Raise it with any
+ * change of either: shard sets hold packed bytes, and are refused if they were written under another number.
+ * It is the same for every CPU level. */
+#define WMAT_PACKING_VERSION 1
 /* f8_e4m3: blocks of the whole matrix share a scale (128 x 128 in DeepSeek's checkpoints; one per row: 1 x
  * INT32_MAX; one for all: INT32_MAX x INT32_MAX). A slice may begin anywhere in a block. */
 struct scale_blocks {
@@ -99,6 +104,17 @@ static inline size_t wmat_bytes(const struct wmat *w)
 void wmat_pack(struct wmat *w, int32_t row0, int32_t n_rows, enum dtype src_dtype, const void *src,
                size_t src_stride);
 
+/* Whether columns [to_col, + n_cols) of `to` and [from_col, + n_cols) of `from` are the same whole chunks.
+ * Only i8c asks for it, whose scales belong to chunks; for all other formats it is true. */
+bool wmat_same_chunks(const struct wmat *to, int32_t to_col, const struct wmat *from, int32_t from_col,
+                      int32_t n_cols);
+/* Moves a rectangle between matrices of one dtype that hold parts of the same tensor; codes and scales are
+ * copied as they are, so that the result has the bits of wmat_pack on the tensor itself. `to` was zeroed
+ * before. Integer formats: columns are whole groups of 32 (or end both matrices), at the same place of their
+ * 256-column blocks (K-quants), and the same chunks (see above); f8_e4m3: at the same place of equal scale
+ * blocks. Different panels of `to` may be written by different threads. */
+void wmat_copy(struct wmat *to, int32_t to_row, int32_t to_col, const struct wmat *from, int32_t from_row,
+               int32_t from_col, int32_t n_rows, int32_t n_cols);
 /* The same for f8_e4m3 with scales: rows of codes `stride` bytes apart from local column 0 on; scales: rows
  * of f32 (aligned or not) scale_stride bytes apart, the first of which is that of the block of row0 and of
  * column 0. */

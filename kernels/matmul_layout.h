@@ -17,11 +17,14 @@
  * that is, dword r belongs to row r, so that one dot product with a broadcast dword of activations advances 8
  * rows. In the group lie
  *
- *     at 0        4, 5, 6 bits: 4 lines of 32 bytes; line j has the low 4 bits of vector j in its low
- * nibbles, those of vector j + 4 in its high nibbles. 8 bits: the 8 vectors. at high_at  5 bits: 32 bytes;
- * bit v of byte b is bit 4 of byte b of vector v. 6 bits: 2 * 32 bytes; bits 2 * (v % 4) and up of byte b of
- * plane v / 4 are bits 4, 5 of byte b of vector v. at scale_at the scales of the 8 rows: f16 d; K-quants: u8
- * sc (q6_k: i8, and 8 more for columns 16..31) at min_at   f16 m[8]; K-quants: u8 m[8]
+ *     at 0         4, 5, 6 bits: 4 lines of 32 bytes; line j has the low 4 bits of vector j in its
+ *                  low nibbles, those of vector j + 4 in its high nibbles. 8 bits: the 8 vectors
+ *     at high_at   5 bits: 32 bytes; bit v of byte b is bit 4 of byte b of vector v
+ *                  6 bits: 2 * 32 bytes; bits 2 * (v % 4) and up of byte b of plane v / 4 are bits
+ *                  4, 5 of byte b of vector v
+ *     at scale_at  the scales of the 8 rows: f16 d; K-quants: u8 sc (q6_k: i8, and 8 more for columns
+ *                  16..31)
+ *     at min_at    f16 m[8]; K-quants: u8 m[8]
  *
  * K-quants: groups come in 256-column blocks of the checkpoint; each block (the first one may have lost its
  * first groups: wmat.skip) starts with `head_bytes` of f16 d[8] (and dmin[8]).

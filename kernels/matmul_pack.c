@@ -466,10 +466,11 @@ void wmat_row(const struct wmat *w, int32_t row, float *dst)
         return;
     }
     if (w->dtype == DT_F8_E4M3) {
-        for (int32_t k = 0; k < w->cols; k++) {
-            int32_t b = f8_block(w, k);
-            dst[k] = get_float(panel + f8_scales_at(w, b) + 4 * r) *
-                     f8_e4m3_to_f32(panel[f8_column_at(b, k) + (size_t)r]);
+        for (int32_t k = 0; k < w->cols;) {
+            int32_t b = f8_block(w, k), end = f8_block_end(w, b);
+            float scale = get_float(panel + f8_scales_at(w, b) + 4 * r);
+            for (; k < end; k++)
+                dst[k] = scale * f8_e4m3_to_f32(panel[f8_column_at(b, k) + (size_t)r]);
         }
         return;
     }

@@ -4,10 +4,10 @@
  * 1. Lanes: a long sum within one vector uses 8 lanes; lane j takes the elements k with k % 8 == j in
  * increasing k by fmaf, starting from +0; the lanes are joined by lanes_join. One AVX register, or two NEON
  * ones, do exactly that.
- * 2. The tree: a contraction axis is cut into YOKE_CHUNKS chunks (DESIGN invariant 1); each chunk is summed
- * in its kernel's order, starting from +0; chunk sums are joined by tree_push/tree_join. Ranks that hold 8/n
- * chunks each compute subtrees of the same tree, and an all-reduce joins them by its upper levels: same bits
- * at degree 1, 2, 4, 8.
+ * 2. The tree: a contraction axis is cut into YOKE_CHUNKS chunks (ARCHITECTURE.md, invariant 1); each chunk
+ * is summed in its kernel's order, starting from +0; chunk sums are joined by tree_push/tree_join. Ranks that
+ * hold 8/n chunks each compute subtrees of the same tree, and an all-reduce joins them by its upper levels:
+ * same bits at degree 1, 2, 4, 8.
  */
 #ifndef YOKE_KERNELS_SUM_H
 #define YOKE_KERNELS_SUM_H

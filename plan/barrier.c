@@ -29,7 +29,7 @@ static int accesses(const struct plan *p, const struct step *s, struct access a[
         /* a matmul reads its whole input; a selection reads rows that other threads may have made */
         bool all = s->kind == OP_MATMUL || s->kind == OP_ATTEND || s->kind == OP_SELECT ||
                    s->kind == OP_ABSORB || s->kind == OP_EXPAND || s->kind == STEP_EXPERT_GATHER ||
-                   (s->kind == STEP_EXPERT_COMBINE && k < 2);
+                   s->kind == STEP_EXPERT_JOIN || (s->kind == STEP_EXPERT_COMBINE && k < 2);
         a[n++] = (struct access){s->in[k], false, all ? BY_ALL : own};
     }
     if (s->kind != OP_SEND) /* its out is its in, for the printer's sake */

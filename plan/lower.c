@@ -1,7 +1,6 @@
 /* lower.c: from graph ops to this rank's steps and slots, with conversions where layouts disagree. */
 #include <assert.h>
 #include <string.h>
-#include "base/arena.h"
 #include "base/mem.h"
 #include "kernels/attention.h"
 #include "plan/internal.h"
@@ -72,8 +71,14 @@ static int32_t local_n(const struct plan *p, enum axis a, struct layout l)
 
 static size_t max_rows(const struct plan *p, int row_axis)
 {
-    if (row_axis == AX_PAIR)
-        return (size_t)p->opt.max_tokens * (size_t)(p->graph->axis_n[AX_CHOICE] / 2);
+    if (row_axis ==
+        AX_PAIR) { /* at worst every token of every replica wants as many experts of this rank as there are */
+        int32_t k = p->graph->axis_n[AX_CHOICE] / 2;
+        if (!plan_spreads(p))
+            return (size_t)p->opt.max_tokens * (size_t)k;
+        return (size_t)p->opt.max_tokens * (size_t)p->opt.dp *
+               (size_t)MIN(k, range_n(split_mine(p, AX_EXPERT)));
+    }
     return (size_t)(row_axis == AX_OUT ? p->opt.max_out : p->opt.max_tokens);
 }
 
@@ -161,7 +166,7 @@ static int weight_layout(const struct lower *lo, val w, int n_in, struct layout 
     const struct plan *p = lo->p;
     const struct value *v = graph_value(p->graph, w);
     *ret = WHOLE;
-    if (p->opt.tp == 1)
+    if (p->opt.tp == 1 && !(plan_spreads(p) && is_stacked(v) && v->dim[0] == AX_EXPERT))
         return 0;
     if (is_stacked(v)) {
         *ret = split_on(v->dim[0] == AX_HEAD ? AX_HEAD : p->opt.ep > 1 ? AX_EXPERT : AX_MOE_FFN);
@@ -400,11 +405,27 @@ static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32
     const struct plan_weight *gate = &p->weights[p->slots[in[2]].weight],
                              *down = &p->weights[p->slots[in[4]].weight];
     int32_t k = p->graph->axis_n[AX_CHOICE] / 2, ffn = range_n(gate->row), embed = p->graph->axis_n[AX_EMBED];
-    /* index: first pair of each expert, then per token k pairs' tokens and k places (exec/experts.c) */
-    int32_t index = staging_slot(p, AX_TOKEN, sizeof(int32_t) * 2 * (size_t)k);
-    p->slots[index].bytes += sizeof(int32_t) * (size_t)(range_n(gate->stack) + 2);
-    expert_step(p, STEP_EXPERT_SORT, SHARE_ONE, op, index, in[1], in[2], -1, -1);
+    /* index: first pair of each expert, then the pairs' tokens, then each token's k places (exec/experts.c)
+     */
+    bool spread = plan_spreads(p);
+    size_t choices = sizeof(int32_t) * (size_t)k, pairs = sizeof(int32_t) * max_rows(p, AX_PAIR);
+    int32_t index = staging_slot(p, AX_TOKEN, choices);
+    p->slots[index].bytes += pairs + sizeof(int32_t) * (size_t)(range_n(gate->stack) + 2);
+    struct step *sort = expert_step(p, spread ? STEP_EXPERT_SPREAD : STEP_EXPERT_SORT, SHARE_ONE, op, index,
+                                    in[1], in[2], -1, -1);
+    if (spread) { /* the numbers of the experts that are asked for, going out and coming in */
+        int32_t tmp = staging_slot(p, AX_TOKEN, choices);
+        p->slots[tmp].bytes += pairs;
+        sort->tmp = tmp;
+    }
     int32_t x = as_quantised(lo, in[0], gate, o->layer);
+    if (spread) {
+        int32_t here = pair_slot(p, embed, p->slots[x].row_bytes);
+        p->slots[here].act = p->slots[x].act;
+        int32_t out_rows = staging_slot(p, AX_TOKEN, (size_t)k * p->slots[x].row_bytes);
+        expert_step(p, STEP_EXPERT_EXCHANGE, SHARE_ONE, op, here, x, in[1], in[2], index)->tmp = out_rows;
+        x = here;
+    }
     int32_t xs = pair_slot(p, embed, p->slots[x].row_bytes);
     p->slots[xs].act = p->slots[x].act;
     expert_step(p, STEP_EXPERT_GATHER, SHARE_ROWS, op, xs, x, index, in[2], -1);
@@ -414,7 +435,14 @@ static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32
     int32_t hq = as_quantised(lo, h, down, o->layer);
     int32_t y = pair_slot(p, embed, sizeof(float) * (size_t)embed);
     expert_step(p, STEP_EXPERT_DOWN, SHARE_TASKS, op, y, hq, index, in[4], -1);
-    expert_step(p, STEP_EXPERT_COMBINE, SHARE_ROWS, op, out, y, index, in[1], in[2]);
+    if (!spread) {
+        expert_step(p, STEP_EXPERT_COMBINE, SHARE_ROWS, op, out, y, index, in[1], in[2]);
+        return;
+    }
+    int32_t back = staging_slot(p, AX_TOKEN, (size_t)k * (size_t)embed * sizeof(float));
+    expert_step(p, STEP_EXPERT_RETURN, SHARE_ONE, op, back, y, index, in[2], -1)->tmp =
+        pair_slot(p, embed, sizeof(float) * (size_t)embed);
+    expert_step(p, STEP_EXPERT_JOIN, SHARE_ROWS, op, out, back, index, in[1], in[2]);
 }
 
 static void lower_op(struct lower *lo, int32_t i)

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <string.h>
 #include <openssl/evp.h>
-#include "base/arena.h"
 #include "base/mem.h"
 #include "plan/internal.h"
 
@@ -19,6 +18,10 @@ const char *step_name(int kind)
         [STEP_EXPERT_UP] = "expert_up",
         [STEP_EXPERT_DOWN] = "expert_down",
         [STEP_EXPERT_COMBINE] = "expert_combine",
+        [STEP_EXPERT_SPREAD] = "expert_spread",
+        [STEP_EXPERT_EXCHANGE] = "expert_exchange",
+        [STEP_EXPERT_RETURN] = "expert_return",
+        [STEP_EXPERT_JOIN] = "expert_join",
     };
     return names[kind];
 }
@@ -35,7 +38,7 @@ int plan_make(const struct graph *g, const struct plan_options *o, struct plan *
     p->opt = *o;
     p->opt.ep = MAX(o->ep, 1);
     p->opt.pp = MAX(o->pp, 1);
-    p->arena = arena_new();
+    p->opt.dp = MAX(o->dp, 1);
     int rc = plan_lower(p, e);
     if (rc) {
         plan_free(p);
@@ -53,7 +56,6 @@ void plan_free(struct plan *p)
 {
     if (!p)
         return;
-    arena_free(p->arena);
     xfree(p->slots);
     xfree(p->steps);
     xfree(p->weights);
@@ -83,9 +85,9 @@ uint64_t plan_hash(const struct plan *p)
 {
     struct buf b = BUF_INIT;
     graph_print(p->graph, &b);
-    buf_addf(&b, "tp %d pp %d ep %d quant %d kv %d tokens %d out %d page %d weights %llx\n", p->opt.tp,
-             p->opt.pp, p->opt.ep, p->opt.quant, p->opt.kv, p->opt.max_tokens, p->opt.max_out,
-             p->opt.page_tokens, (unsigned long long)p->weights_digest);
+    buf_addf(&b, "tp %d pp %d ep %d spread %d quant %d kv %d tokens %d out %d page %d weights %llx\n",
+             p->opt.tp, p->opt.pp, p->opt.ep, plan_spreads(p), p->opt.quant, p->opt.kv, p->opt.max_tokens,
+             p->opt.max_out, p->opt.page_tokens, (unsigned long long)p->weights_digest);
     uint64_t h = plan_digest(b.s, b.len);
     buf_release(&b);
     return h;

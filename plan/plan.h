@@ -1,14 +1,15 @@
 /* plan.h: one rank's program, worked out from a graph and a split. Read-only once made.
  *
  * Everything about distribution is decided here and nowhere else. Making a plan:
- *   1. split.c   cuts each axis into ranges, one a rank, that fall on the chunks of the summation tree
- * (kernels/sum.h);
- *   2. lower.c   walks the graph once: rules.c says which layouts an op accepts and yields; where an input
- * has another one, the conversion (a collective, or a free slice) is inserted there, and not sooner; integer
- * weights get their input quantised, once per value;
- *   3. memory.c  finds lifetimes, lets outputs take the place of dying inputs, and gives every work buffer an
- * offset;
- *   4. barrier.c marks the steps before which threads must meet, because data really crosses between them.
+ *   1. split.c    cuts each axis into ranges, one a rank, that fall on the chunks of the summation tree
+ *                 (kernels/sum.h), and the layers into pipeline stages;
+ *   2. lower.c    walks the graph once: rules.c says which layouts an op accepts and yields; where an
+ *                 input has another one, the conversion (a collective, or a free slice) is inserted
+ *                 there, and not sooner; integer weights get their input quantised, once per value;
+ *   3. memory.c   finds lifetimes, lets outputs take the place of dying inputs, and gives every work
+ *                 buffer an offset;
+ *   4. barrier.c  marks the steps before which threads must meet, because data really crosses between
+ *                 them.
  * The result lists steps, slots (buffers and weights), and exactly which slice of which tensor this rank
  * needs.
  *
@@ -68,8 +69,11 @@ struct weight_pin { /* overrides the layout that the degrees imply for one weigh
 struct plan_options {
     int tp, rank;  /* degree, and which rank's program; 1, 0 for one rank */
     int pp, stage; /* pipeline: stages, and which one's program; 1, 0 for all layers */
-    int ep; /* experts: ep groups of tp / ep ranks, each with its range of experts, sliced within; divides tp
-             */
+    int ep; /* experts: ep groups, each with its range of experts. Dividing tp: groups of tp / ep ranks, which
+             * slice theirs within, and all have the tokens. Or dp x tp: spread over all replicas, tokens
+             * travel to their experts */
+    int dp,
+        lane; /* replicas, and whose program; matters only where experts are spread over them. 0, 0 for one */
     const struct weight_source *source;
     enum quant quant; /* applies to float weights of matmuls */
     enum kv_dtype kv;
@@ -144,6 +148,12 @@ enum step_kind {                           /* an op, or one of these */
                  STEP_EXPERT_UP,      /* act(gate) * up of every pair */
                  STEP_EXPERT_DOWN,    /* down of every pair */
                  STEP_EXPERT_COMBINE, /* the weighted sum of each token's pairs */
+                 STEP_EXPERT_SPREAD, /* spread experts: who computes what of whom; the index of what came here
+                                      */
+                 STEP_EXPERT_EXCHANGE, /* activations travel to their experts */
+                 STEP_EXPERT_RETURN,   /* results travel back */
+                 STEP_EXPERT_JOIN, /* the weighted sum of each token that this rank had sent out; others stay
+                                      zero */
                  STEP_KINDS
 };
 const char *step_name(int kind);
@@ -166,7 +176,6 @@ struct step {
 struct plan {
     const struct graph *graph;
     struct plan_options opt; /* source and pins are not kept */
-    struct arena *arena;
     struct slot *slots;
     struct step *steps;
     struct plan_weight *weights;
@@ -205,6 +214,12 @@ struct range plan_stage(const struct plan *p, int stage);
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
 uint64_t plan_hash(const struct plan *p);
 
+/* Are experts spread over several replicas? Then their ticks go together, empty ones included. */
+static inline bool plan_spreads(const struct plan *p)
+{
+    return p->graph->axis_n[AX_EXPERT] && p->opt.dp > 1 && p->opt.ep == p->opt.dp * p->opt.tp;
+}
+
 /* Payload bytes of a collective step for `rows` rows: what one rank puts in. */
 size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows);
 static inline size_t plan_kv_token_bytes(const struct plan *p)
@@ -212,7 +227,7 @@ static inline size_t plan_kv_token_bytes(const struct plan *p)
     return p->kv_page_bytes / (size_t)p->opt.page_tokens;
 }
 
-/* The program as text (golden tests, `yoke plan`): equal consecutive layers are folded. */
+/* The program as text (tests/golden/plans): equal consecutive layers are folded. */
 void plan_print(const struct plan *p, struct buf *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* rules.c: the layout algebra, one rule per kind of op (DESIGN section 3). No rule names a rank or a byte. */
+/* rules.c: the layout algebra, one rule per kind of op (ARCHITECTURE.md, section 6). No rule names a rank or
+ * a byte. */
 #include "plan/internal.h"
 
 static bool is_weight(const struct graph *g, val v)
@@ -111,7 +112,9 @@ static void split_experts(const struct graph *g, const struct op *o, const struc
     want[0] = want[1] = WHOLE;
     for (int i = 2; i < 5; i++)
         want[i] = have[i];
-    *out = have[2].kind == LAY_SPLIT ? PARTIAL : WHOLE;
+    *out = have[2].kind == LAY_SPLIT
+               ? PARTIAL
+               : WHOLE; /* also where tokens travel: each is summed on one rank of its replica */
 }
 
 /* sigmoid(g) * (a + b) has not the bits of sigmoid(g) * a + sigmoid(g) * b: PARTIAL is refused, as by ADD. */

@@ -41,8 +41,10 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n)
 
 void split_place(const struct plan *p, enum axis a, int *ret_rank, int *ret_n)
 {
-    int within = p->opt.tp / p->opt.ep; /* the fast index, as in MindFormers */
-    *ret_rank = a == AX_EXPERT ? p->opt.rank / within : a == AX_MOE_FFN ? p->opt.rank % within : p->opt.rank;
+    bool spread = plan_spreads(p);
+    int within = spread ? 1 : p->opt.tp / p->opt.ep; /* the fast index, as in MindFormers */
+    int all = spread ? p->opt.lane * p->opt.tp + p->opt.rank : p->opt.rank;
+    *ret_rank = a == AX_EXPERT ? all / within : a == AX_MOE_FFN ? all % within : p->opt.rank;
     *ret_n = a == AX_EXPERT ? p->opt.ep : a == AX_MOE_FFN ? within : p->opt.tp;
 }
 
@@ -106,7 +108,7 @@ static void explain_bits(struct plan *p)
                  "the summation tree has %d chunks, which %d ranks cannot share evenly; degrees 1, 2, 4 and "
                  "8 keep the bits",
                  YOKE_CHUNKS, n);
-    else if (p->graph->axis_n[AX_EXPERT] && p->opt.ep != n) {
+    else if (p->graph->axis_n[AX_EXPERT] && p->opt.ep != n && !plan_spreads(p)) {
         p->bits_equal = false;
         snprintf(p->why_not, sizeof(p->why_not),
                  "experts are sliced over %d ranks, so that weighted sums of parts are added; --ep %d keeps "
@@ -118,7 +120,7 @@ static void explain_bits(struct plan *p)
 static int check_experts(const struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
-    int ep = p->opt.ep, n = p->opt.tp, experts = g->axis_n[AX_EXPERT];
+    int ep = p->opt.ep, n = plan_spreads(p) ? ep : p->opt.tp, experts = g->axis_n[AX_EXPERT];
     struct buf legal = BUF_INIT;
     if (ep == 1 && !experts)
         return 0;

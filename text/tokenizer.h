@@ -26,9 +26,10 @@
 struct tokenizer;
 struct gguf;
 
-/* dir: a folder with tokenizer.json. Beside it are read, where present: chat_template.jinja,
- * tokenizer_config.json, special_tokens_map.json; what comes first in this list wins. add_bos_token and
- * add_eos_token are ignored, as transformers (5) does: the post-processor says what is added. */
+/* dir: a folder with tokenizer.json, or else tokenizer.gguf (a shard set made from a GGUF). Beside the former
+ * are read, where present: chat_template.jinja, tokenizer_config.json, special_tokens_map.json; what comes
+ * first in this list wins. add_bos_token and add_eos_token are ignored, as transformers (5) does: the
+ * post-processor says what is added. */
 int tokenizer_open_dir(const char *dir, struct tokenizer **ret, struct err *e);
 int tokenizer_from_json(const char *tokenizer_json, size_t n, const char *config_json /* may be NULL */,
                         size_t n_config, const char *where, struct tokenizer **ret, struct err *e);

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "formats/gguf.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
@@ -363,13 +364,31 @@ static int slurp_optional(const char *dir, const char *name, struct buf *b, bool
     return rc;
 }
 
+/* A shard set that was made from a GGUF has its metadata beside. */
+static int open_gguf(const char *path, struct tokenizer **ret, struct err *e)
+{
+    struct gguf *g = NULL;
+    int rc = gguf_open(path, &g, e);
+    if (!rc)
+        rc = tokenizer_from_gguf(g, ret, e);
+    gguf_close(g);
+    return rc;
+}
+
 int tokenizer_open_dir(const char *dir, struct tokenizer **ret, struct err *e)
 {
     struct buf main = BUF_INIT, config = BUF_INIT, map = BUF_INIT, jinja = BUF_INIT;
     struct tokenizer *t = NULL;
     bool has_config, has_map, has_jinja;
-    char *path = path_join(dir, "tokenizer.json");
+    char *path = path_join(dir, "tokenizer.json"), *gguf = path_join(dir, "tokenizer.gguf");
     int rc;
+    if (!path_is_file(path) && path_is_file(gguf)) {
+        rc = open_gguf(gguf, &t, e);
+        if (!rc)
+            *ret = t;
+        t = NULL;
+        goto done;
+    }
     if ((rc = file_slurp(path, MAX_FILE, &main, e)) ||
         (rc = slurp_optional(dir, "tokenizer_config.json", &config, &has_config, e)) ||
         (rc = slurp_optional(dir, "special_tokens_map.json", &map, &has_map, e)) ||
@@ -396,6 +415,7 @@ int tokenizer_open_dir(const char *dir, struct tokenizer **ret, struct err *e)
 done:
     tokenizer_free(t);
     xfree(path);
+    xfree(gguf);
     buf_release(&main);
     buf_release(&config);
     buf_release(&map);

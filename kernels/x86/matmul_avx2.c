@@ -19,7 +19,9 @@
 static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
                                      const uint8_t *sums, __m256i isum[2]);
 static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q);
-#include "kernels/x86/matmul_x86.h"
+static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy);
+#include "kernels/x86/matmul_x86.inc"
 
 /* unsigned codes times the q that belongs to vector v */
 static ALWAYS_INLINE __m256i pairs(__m256i code, const uint8_t *q, int v)
@@ -281,6 +283,78 @@ static void mul_int(const struct wmat *w, const void *act, size_t act_stride, in
         for (int32_t p = panel0; p < panel1; p++)
             block_int(w, steps, &a, (const uint8_t *)act + (size_t)i * act_stride, act_stride,
                       MIN(block, n_tokens - i), p, y + (size_t)i * ldy, ldy);
+}
+
+/* ---- few tokens: float8 ---- */
+
+/* As few_float_panels. A chunk is a sum over its scale blocks. */
+static ALWAYS_INLINE void few_f8_panels(const struct wmat *w, const uint8_t *act, size_t act_stride,
+                                        int n_tokens, int32_t p, int n, float *y, size_t ldy)
+{
+    const uint8_t *panel = wmat_panel(w, p);
+    size_t step = w->panel_bytes;
+    __m256 part[TREE_PARTS * FEW_CHAINS];
+    for (int c = 0; c < w->cuts.n; c++) {
+        __m256 sum[FEW_CHAINS];
+        for (int i = 0; i < n * n_tokens; i++)
+            sum[i] = _mm256_setzero_ps();
+        for (int32_t k = w->cuts.at[c], end = w->cuts.at[c + 1]; k < end;) {
+            int32_t b = f8_block(w, k), stop = scale_end(w, k, end);
+            const uint8_t *codes = panel + f8_column_at(b, k), *x = act + 4 * (size_t)k;
+            __m256 acc[FEW_CHAINS];
+            UNROLL
+            for (int i = 0; i < n * n_tokens; i++)
+                acc[i] = _mm256_setzero_ps();
+            for (; k + 2 <= stop; k += 2, codes += 16, x += 8) {
+                UNROLL
+                for (int h = 0; h < n; h++) {
+                    __m256 wk[2];
+                    f8_two_columns(codes + (size_t)h * step, wk);
+                    UNROLL
+                    for (int i = 0; i < n_tokens; i++) {
+                        __m256 *a = &acc[h * n_tokens + i];
+                        const uint8_t *xi = x + (size_t)i * act_stride;
+                        *a = _mm256_fmadd_ps(wk[0], _mm256_set1_ps(load_float(xi)), *a);
+                        *a = _mm256_fmadd_ps(wk[1], _mm256_set1_ps(load_float(xi + 4)), *a);
+                    }
+                }
+            }
+            UNROLL
+            for (int h = 0; h < n; h++) {
+                __m256 wk = _mm256_setzero_ps(), scale = f8_scales(w, panel + (size_t)h * step, b);
+                if (k < stop)
+                    wk = f8_column(codes + (size_t)h * step);
+                UNROLL
+                for (int i = 0; i < n_tokens; i++) {
+                    int j = h * n_tokens + i;
+                    if (k < stop)
+                        acc[j] = _mm256_fmadd_ps(wk, _mm256_set1_ps(load_float(x + (size_t)i * act_stride)),
+                                                 acc[j]);
+                    sum[j] = _mm256_fmadd_ps(acc[j], scale, sum[j]);
+                }
+            }
+            k = stop;
+        }
+        for (int i = 0; i < n * n_tokens; i++)
+            tree8_push(part + i, FEW_CHAINS, c, sum[i]);
+    }
+    for (int h = 0; h < n; h++)
+        for (int i = 0; i < n_tokens; i++)
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)(p + h),
+                       tree8_join(part + h * n_tokens + i, FEW_CHAINS, w->cuts.n),
+                       w->rows - WMAT_PANEL * (p + h));
+}
+static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+{
+    (void)t;
+    int32_t p = panel0;
+    for (; p + 8 <= panel1 && n_tokens == 1; p += 8)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 8, y, ldy);
+    for (; p + 4 <= panel1; p += 4)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 4, y, ldy);
+    for (; p < panel1; p++)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 1, y, ldy);
 }
 
 /* ---- blocks of tokens: floats ---- */

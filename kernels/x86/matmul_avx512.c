@@ -17,7 +17,9 @@
 static ALWAYS_INLINE void dots_group(enum dtype t, const __m256i code[8], const uint8_t *q,
                                      const uint8_t *sums, __m256i isum[2]);
 static ALWAYS_INLINE __m256i dots_add(__m256i isum, const __m256i code[8], const uint8_t *q);
-#include "kernels/x86/matmul_x86.h"
+static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy);
+#include "kernels/x86/matmul_x86.inc"
 
 DEFINE_TREE(tree16, __m512)
 
@@ -339,6 +341,112 @@ static void mul_int(const struct wmat *w, const void *act, size_t act_stride, in
                       MIN(block, n_tokens - i), p, MIN(2 * WIDE, panel1 - p), y + (size_t)i * ldy, ldy);
 }
 
+/* ---- few tokens: float8 ---- */
+
+/* Two columns of the panels at a and b, as f8_two_columns; one of them. */
+static ALWAYS_INLINE __m512i f8_spread(__m512i h)
+{
+    return _mm512_and_si512(_mm512_slli_epi16(h, 7), _mm512_set1_epi16((short)0xbfff));
+}
+static ALWAYS_INLINE __m512 f8_wide_from_halves(__m256i h)
+{
+    return _mm512_mul_ps(_mm512_cvtph_ps(h), _mm512_set1_ps(0x1p8f));
+}
+static ALWAYS_INLINE void f8_two_wide(const uint8_t *a, const uint8_t *b, __m512 column[2])
+{
+    __m256i codes =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)a)),
+                                _mm_loadu_si128((const __m128i *)(const void *)b), 1);
+    __m512i h = f8_spread(_mm512_cvtepi8_epi16(_mm256_permute4x64_epi64(codes, 0xd8)));
+    column[0] = f8_wide_from_halves(_mm512_castsi512_si256(h));
+    column[1] = f8_wide_from_halves(_mm512_extracti64x4_epi64(h, 1));
+}
+static ALWAYS_INLINE __m512 f8_one_wide(const uint8_t *a, const uint8_t *b)
+{
+    union wide column = {.half_f = {f8_column(a), f8_column(b)}};
+    return column.f;
+}
+static ALWAYS_INLINE __m512 f8_wide_scales(const struct wmat *w, const uint8_t *a, const uint8_t *b,
+                                           int32_t block)
+{
+    union wide scale = {.half_f = {f8_scales(w, a, block), f8_scales(w, b, block)}};
+    return scale.f;
+}
+
+/* As few_float_panels, n_panels in `wide` vectors, of which only the last may be half full. A chunk is a sum
+ * over its scale blocks. */
+static ALWAYS_INLINE void few_f8_panels(const struct wmat *w, const uint8_t *act, size_t act_stride,
+                                        int n_tokens, int32_t p, int n_panels, int wide, float *y, size_t ldy)
+{
+    const uint8_t *panel = wmat_panel(w, p);
+    size_t step = n_panels > 1 ? w->panel_bytes : 0; /* half full: the same panel twice */
+    __m512 part[TREE_PARTS * FEW_CHAINS];
+    for (int c = 0; c < w->cuts.n; c++) {
+        __m512 sum[FEW_CHAINS];
+        for (int i = 0; i < wide * n_tokens; i++)
+            sum[i] = _mm512_setzero_ps();
+        for (int32_t k = w->cuts.at[c], end = w->cuts.at[c + 1]; k < end;) {
+            int32_t b = f8_block(w, k), stop = scale_end(w, k, end);
+            const uint8_t *codes = panel + f8_column_at(b, k), *x = act + 4 * (size_t)k;
+            __m512 acc[FEW_CHAINS];
+            UNROLL
+            for (int i = 0; i < wide * n_tokens; i++)
+                acc[i] = _mm512_setzero_ps();
+            for (; k + 2 <= stop; k += 2, codes += 16, x += 8) {
+                UNROLL
+                for (int j = 0; j < wide; j++) {
+                    const uint8_t *at = codes + 2 * (size_t)j * step;
+                    __m512 wk[2];
+                    f8_two_wide(at, at + step, wk);
+                    UNROLL
+                    for (int i = 0; i < n_tokens; i++) {
+                        __m512 *a = &acc[j * n_tokens + i];
+                        const uint8_t *xi = x + (size_t)i * act_stride;
+                        *a = _mm512_fmadd_ps(wk[0], _mm512_set1_ps(load_float(xi)), *a);
+                        *a = _mm512_fmadd_ps(wk[1], _mm512_set1_ps(load_float(xi + 4)), *a);
+                    }
+                }
+            }
+            UNROLL
+            for (int j = 0; j < wide; j++) {
+                const uint8_t *at = panel + 2 * (size_t)j * step, *last = codes + 2 * (size_t)j * step;
+                __m512 wk = _mm512_setzero_ps(), scale = f8_wide_scales(w, at, at + step, b);
+                if (k < stop)
+                    wk = f8_one_wide(last, last + step);
+                UNROLL
+                for (int i = 0; i < n_tokens; i++) {
+                    int a = j * n_tokens + i;
+                    if (k < stop)
+                        acc[a] = _mm512_fmadd_ps(wk, _mm512_set1_ps(load_float(x + (size_t)i * act_stride)),
+                                                 acc[a]);
+                    sum[a] = _mm512_fmadd_ps(acc[a], scale, sum[a]);
+                }
+            }
+            k = stop;
+        }
+        for (int i = 0; i < wide * n_tokens; i++)
+            tree16_push(part + i, FEW_CHAINS, c, sum[i]);
+    }
+    for (int h = 0; h < n_panels; h++)
+        for (int i = 0; i < n_tokens; i++) {
+            union wide v = {.f = tree16_join(part + h / 2 * n_tokens + i, FEW_CHAINS, w->cuts.n)};
+            store_rows(y + (size_t)i * ldy + WMAT_PANEL * (size_t)(p + h), v.half_f[h % 2],
+                       w->rows - WMAT_PANEL * (p + h));
+        }
+}
+static ALWAYS_INLINE void few_f8(const struct wmat *w, enum dtype t, const uint8_t *act, size_t act_stride,
+                                 int n_tokens, int32_t panel0, int32_t panel1, float *y, size_t ldy)
+{
+    (void)t;
+    int32_t p = panel0;
+    for (; p + 8 <= panel1; p += 8)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 8, 4, y, ldy);
+    for (; p + 2 <= panel1; p += 2)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 2, 1, y, ldy);
+    if (p < panel1)
+        few_f8_panels(w, act, act_stride, n_tokens, p, 1, 1, y, ldy);
+}
+
 /* ---- floats ---- */
 
 struct float_scratch {
@@ -396,31 +504,33 @@ static ALWAYS_INLINE void unpack_float(enum dtype t, const uint8_t *panel, int h
     }
 }
 
-/* The same of float8, columns that share a scale block. */
-static ALWAYS_INLINE void unpack_f8(const uint8_t *codes, int h, int n, struct float_scratch *s)
+/* The same of float8, columns that share a scale block, two panels at a time. */
+static ALWAYS_INLINE void unpack_f8(const uint8_t *a, const uint8_t *b, int j, int n, struct float_scratch *s)
 {
     int i = 0;
     for (; i + 2 <= n; i += 2) {
-        __m256 column[2];
-        prefetch_columns(DT_F8_E4M3, codes, (size_t)i);
-        f8_two_columns(codes + 8 * i, column);
-        s->column[i][h / 2].half_f[h % 2] = column[0];
-        s->column[i + 1][h / 2].half_f[h % 2] = column[1];
+        __m512 column[2];
+        prefetch_columns(DT_F8_E4M3, a, (size_t)i);
+        prefetch_columns(DT_F8_E4M3, b, (size_t)i);
+        f8_two_wide(a + 8 * i, b + 8 * i, column);
+        s->column[i][j].f = column[0];
+        s->column[i + 1][j].f = column[1];
     }
     if (i < n)
-        s->column[i][h / 2].half_f[h % 2] = f8_column(codes + 8 * i);
+        s->column[i][j].f = f8_one_wide(a + 8 * i, b + 8 * i);
 }
 
 /* Float8 at the end of scale block b: adds the scaled sums to those of the chunk. */
 static ALWAYS_INLINE void fold_f8(struct sums *sums, const struct wmat *w, int32_t p, int n_panels, int32_t b,
                                   int32_t n_tokens, int wide)
 {
-    union wide scale[WIDE];
-    for (int h = 0; h < 2 * wide; h++)
-        scale[h / 2].half_f[h % 2] = f8_scales(w, wmat_panel(w, p + MIN(h, n_panels - 1)), b);
+    __m512 scale[WIDE];
+    for (int j = 0; j < wide; j++)
+        scale[j] = f8_wide_scales(w, wmat_panel(w, p + MIN(2 * j, n_panels - 1)),
+                                  wmat_panel(w, p + MIN(2 * j + 1, n_panels - 1)), b);
     for (int32_t i = 0; i < n_tokens; i++) {
         for (int j = 0; j < wide; j++) {
-            sums->scaled[i][j] = _mm512_fmadd_ps(sums->acc[i][j], scale[j].f, sums->scaled[i][j]);
+            sums->scaled[i][j] = _mm512_fmadd_ps(sums->acc[i][j], scale[j], sums->scaled[i][j]);
             sums->acc[i][j] = _mm512_setzero_ps();
         }
     }
@@ -438,11 +548,13 @@ static void block_float(const struct wmat *w, const uint8_t *act, size_t act_str
         for (int32_t k = w->cuts.at[c], n_cols; k < end; k += n_cols) {
             int32_t stop = scale_end(w, k, end), b = is_f8 ? f8_block(w, k) : 0;
             n_cols = MIN(FLOAT_STRETCH, stop - k);
-            for (int h = 0; h < 2 * wide; h++) {
+            for (int j = 0; j < wide && is_f8; j++)
+                unpack_f8(wmat_panel(w, p + MIN(2 * j, n_panels - 1)) + f8_column_at(b, k),
+                          wmat_panel(w, p + MIN(2 * j + 1, n_panels - 1)) + f8_column_at(b, k), j, n_cols,
+                          &s);
+            for (int h = 0; h < 2 * wide && !is_f8; h++) {
                 const uint8_t *panel = wmat_panel(w, p + MIN(h, n_panels - 1));
-                if (is_f8)
-                    unpack_f8(panel + f8_column_at(b, k), h, n_cols, &s);
-                else if (w->dtype == DT_F32)
+                if (w->dtype == DT_F32)
                     unpack_float(DT_F32, panel, h, k, n_cols, &s);
                 else if (w->dtype == DT_F16)
                     unpack_float(DT_F16, panel, h, k, n_cols, &s);

@@ -18,9 +18,7 @@ static const struct {
 } tests[] = {
     {"rows", check_rows},
     {"attention", check_attention},
-#if defined(CHECK_MATMUL)
     {"matmul", check_matmul},
-#endif
 };
 
 static const enum cpu_level levels[] = {

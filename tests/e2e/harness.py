@@ -82,7 +82,10 @@ def yoke(*args, stdin=None, env=None, launcher=(), cwd=None):
     except subprocess.TimeoutExpired:
         p.kill()
         raise AssertionError(f"still running after {TIMEOUT} s: {args}") from None
-    return Result(args, p.returncode, out, err)
+    r = Result(args, p.returncode, out, err)
+    if "Sanitizer" in r.err or ": runtime error: " in r.err or p.returncode in (-signal.SIGSEGV, -signal.SIGABRT):
+        raise AssertionError(f"crashed: {r}")
+    return r
 
 
 class Case(unittest.TestCase):

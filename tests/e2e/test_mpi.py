@@ -31,6 +31,14 @@ class Mpi(Case):
             self.assertEqual((r.code, r.out), (OK, c["text"] + "\n"), r)
             self.assertNotIn("yoke", r.err)
 
+    def test_pipeline_and_replicas(self):
+        """Batches over stages and replicas, each rank a process."""
+        cases = ORACLE["llama-gqa"]["plain"]
+        for args in (("--pp", 2), ("--dp", 2)):
+            r = yoke("run", "-m", LLAMA, "-n", 24, *GREEDY, *args, *[x for c in cases for x in ("-p", c["prompt"])],
+                     launcher=mpirun(2))
+            self.assertEqual((r.code, [x["text"] for x in r.lines()]), (OK, [c["text"] for c in cases]), r)
+
     def test_messages_only(self):
         """Without shared memory between the ranks, as between hosts."""
         c = ORACLE["llama-gqa"]["plain"][1]
@@ -80,7 +88,8 @@ class Mpi(Case):
             began = time.monotonic()
             r = yoke("run", "-m", LLAMA, "-p", "x", "-n", 2, "--tp", tp, launcher=mpirun(n))
             self.assertEqual((r.code, r.out), (SPLIT, ""), r)
-            self.assertIn(f"{n} ranks were launched, but tensor parallelism is {tp}", r.err)
+            self.assertIn(f"{n} ranks were launched", r.err)
+            self.assertIn(f"tensor {tp}", r.err)
             self.assertLess(time.monotonic() - began, 30)
 
 

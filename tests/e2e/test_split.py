@@ -40,6 +40,18 @@ class Split(Case):
             for tp in (2, 4, 8):
                 self.assertEqual(self.run_ok(*args, "--tp", tp).out, one, f"{quant} tp {tp}")
 
+    def test_pipeline_and_replicas(self):
+        """Stages and replicas change nothing, alone, together, and with tensor parallelism."""
+        for model in (LLAMA, QWEN):
+            cases = ORACLE[model.name]["plain"]
+            prompts = [x for c in cases for x in ("-p", c["prompt"])]
+            for args in (("--pp", 2), ("--dp", 2), ("--pp", 2, "--tp", 2), ("--pp", 2, "--dp", 2), ("--dp", 3, "--tp", 2)):
+                with self.subTest(model=model.name, args=args):
+                    r = self.run_ok("run", "-m", model, "-n", 24, *GREEDY, *args, *prompts)
+                    self.assertEqual([x["text"] for x in r.lines()], [c["text"] for c in cases])
+                    r = self.run_ok("run", "-m", model, "-n", 24, *GREEDY, *args, *prompts[:2])
+                    self.assertEqual(r.out, cases[0]["text"] + "\n")
+
     def test_impossible(self):
         for command in (("run", "-p", "x"), ("logits", "--ids", "1"), ("plan",)):
             self.run_fails(SPLIT, "parallelism of 5", "legal degrees", "1, 2, 3, 4",

@@ -113,6 +113,14 @@ class Vectors(oracle.Vectors):
         return {"routing": round(min(gaps.values()), 4)}
 
 
+def choose(m, s):
+    """DeepSeek V3's choice by scores that are given."""
+    g = s.view(len(s), m.num_group, -1)
+    group = g.topk(2).values.sum(-1)
+    kept = torch.zeros_like(group).scatter_(1, group.topk(m.topk_group).indices, 1).bool()
+    return g.masked_fill(~kept.unsqueeze(-1), float("-inf")).view(len(s), -1).topk(m.top_k).indices
+
+
 def check(model, name):
     """What a router does must matter: every expert gets tokens, and so does each of its rules."""
     ids = torch.randint(model.config.vocab_size, (400,), generator=oracle.rng_for(name + "/routing")).tolist()
@@ -139,10 +147,3 @@ def check(model, name):
             for what, other in ("bias", unbiased), ("groups", ungrouped):
                 d = float((other != c.sort(-1).values).any(-1).float().mean())
                 assert d > 0.1, f"{name}: {what} hardly matter: {d}"
-
-
-def choose(m, s):
-    g = s.view(len(s), m.num_group, -1)
-    group = g.topk(2).values.sum(-1)
-    kept = torch.zeros_like(group).scatter_(1, group.topk(m.topk_group).indices, 1).bool()
-    return g.masked_fill(~kept.unsqueeze(-1), float("-inf")).view(len(s), -1).topk(m.top_k).indices

@@ -18,6 +18,8 @@ static void must(int rc, const struct err *e)
 char *golden_path(const char *path)
 {
     const char *root = getenv("YOKE_ROOT");
+    if (*path == '/')
+        return xstrdup(path);
     return path_join(root ? root : ".", path);
 }
 
@@ -29,7 +31,7 @@ void fixture_open(struct fixture *f, const char *path, struct fixture_options o)
     must(checkpoint_open(full, NULL, &f->checkpoint, &e), &e);
     must(model_build(checkpoint_config(f->checkpoint), NULL, &f->graph, &f->hparams, &e), &e);
     f->page_tokens = o.page_tokens ? o.page_tokens : 16;
-    f->n_pages = 4096 / f->page_tokens;
+    f->n_pages = (o.kv_tokens ? o.kv_tokens : 4096) / f->page_tokens;
     f->vocab = f->hparams.vocab;
     int32_t max_tokens = o.max_tokens ? o.max_tokens : 256;
     struct team_options t = {.tp = o.tp ? o.tp : 1,
@@ -57,63 +59,115 @@ void fixture_close(struct fixture *f)
     checkpoint_close(f->checkpoint);
 }
 
-void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk)
+/* One lane's side of a run: who is how far, and the tick in the making. */
+struct lane {
+    struct sequence *s;
+    int n;
+    int32_t *token, *pos, *row, *pages, done[FIXTURE_MAX_SPANS], per_seq, left;
+    struct span spans[FIXTURE_MAX_SPANS];
+    struct batch b;
+};
+
+static void lane_init(struct lane *l, const struct fixture *f, struct sequence *s, int n)
 {
-    fixture_run_in(f, 0, s, n, chunk);
+    size_t budget = (size_t)team_plan(f->team)->opt.max_tokens;
+    memset(l, 0, sizeof(*l));
+    l->s = s;
+    l->n = l->left = n;
+    XNEW_N(l->token, budget);
+    XNEW_N(l->pos, budget);
+    XNEW_N(l->row, budget);
+    XNEW_N(l->pages, (size_t)f->n_pages);
+    /* deal the pages out interleaved and backwards, so that nothing can rely on their being in order */
+    l->per_seq = n ? f->n_pages / n : 0;
+    for (int i = 0; i < n; i++)
+        for (int32_t k = 0; k < l->per_seq; k++)
+            l->pages[i * l->per_seq + k] = f->n_pages - 1 - (k * n + i);
 }
 
-void fixture_run_in(struct fixture *f, int lane, struct sequence *s, int n, int32_t chunk)
+static void lane_release(struct lane *l)
+{
+    xfree(l->token);
+    xfree(l->pos);
+    xfree(l->row);
+    xfree(l->pages);
+}
+
+static void lane_batch(struct lane *l, const struct fixture *f, int32_t chunk)
 {
     int32_t budget = team_plan(f->team)->opt.max_tokens;
-    int32_t *token, *pos, *row, *pages, done[FIXTURE_MAX_SPANS] = {0}, left = n;
-    XNEW_N(token, (size_t)budget);
-    XNEW_N(pos, (size_t)budget);
-    XNEW_N(row, (size_t)budget);
-    XNEW_N(pages, (size_t)f->n_pages);
-    /* deal the pages out interleaved and backwards, so that nothing can rely on their being in order */
-    int32_t per_seq = f->n_pages / n;
-    for (int i = 0; i < n; i++)
-        for (int32_t k = 0; k < per_seq; k++)
-            pages[i * per_seq + k] = f->n_pages - 1 - (k * n + i);
-    while (left) {
-        struct span spans[FIXTURE_MAX_SPANS];
-        struct batch b = {.token = token, .pos = pos, .out_row = row, .spans = spans};
-        for (int i = 0; i < n && b.n_tokens < budget; i++) {
-            int32_t take = MIN(s[i].n - done[i], budget - b.n_tokens);
-            if (chunk)
-                take = MIN(take, chunk);
-            if (!take)
-                continue;
-            spans[b.n_spans++] =
-                (struct span){b.n_tokens, take, done[i],
-                              (done[i] + take + f->page_tokens - 1) / f->page_tokens, pages + i * per_seq};
-            for (int32_t k = 0; k < take; k++, b.n_tokens++) {
-                token[b.n_tokens] = s[i].ids[done[i] + k];
-                pos[b.n_tokens] = done[i] + k;
-                row[b.n_tokens] = b.n_tokens;
-            }
-        }
-        b.n_out = b.n_tokens;
-        struct err e = {0};
-        const float *logits = NULL;
-        must(team_post(f->team, lane, &b, &e), &e);
-        must(team_wait(f->team, lane, &logits, &e), &e);
-        for (int i = 0, at = 0; i < n; i++) {
-            if (at == b.n_spans || spans[at].pages != pages + i * per_seq)
-                continue;
-            int32_t take = spans[at].n;
-            memcpy(s[i].logits + (size_t)done[i] * (size_t)f->vocab,
-                   logits + (size_t)spans[at].first * (size_t)f->vocab,
-                   sizeof(float) * (size_t)take * (size_t)f->vocab);
-            done[i] += take;
-            left -= done[i] == s[i].n;
-            at++;
+    struct batch *b = &l->b;
+    *b = (struct batch){.token = l->token, .pos = l->pos, .out_row = l->row, .spans = l->spans};
+    for (int i = 0; i < l->n && b->n_tokens < budget; i++) {
+        int32_t take = MIN(l->s[i].n - l->done[i], budget - b->n_tokens), end;
+        if (chunk)
+            take = MIN(take, chunk);
+        if (!take)
+            continue;
+        end = l->done[i] + take;
+        l->spans[b->n_spans++] =
+            (struct span){b->n_tokens, take, l->done[i], (end + f->page_tokens - 1) / f->page_tokens,
+                          l->pages + i * l->per_seq};
+        for (int32_t k = 0; k < take; k++, b->n_tokens++) {
+            l->token[b->n_tokens] = l->s[i].ids[l->done[i] + k];
+            l->pos[b->n_tokens] = l->done[i] + k;
+            l->row[b->n_tokens] = b->n_tokens;
         }
     }
-    xfree(token);
-    xfree(pos);
-    xfree(row);
-    xfree(pages);
+    b->n_out = b->n_tokens;
+}
+
+static void lane_take(struct lane *l, const struct fixture *f, const float *logits)
+{
+    size_t vocab = (size_t)f->vocab;
+    for (int i = 0, at = 0; i < l->n && at < l->b.n_spans; i++) {
+        if (l->spans[at].pages != l->pages + i * l->per_seq)
+            continue;
+        int32_t take = l->spans[at].n;
+        memcpy(l->s[i].logits + (size_t)l->done[i] * vocab, logits + (size_t)l->spans[at].first * vocab,
+               sizeof(float) * (size_t)take * vocab);
+        l->done[i] += take;
+        l->left -= l->done[i] == l->s[i].n;
+        at++;
+    }
+}
+
+void fixture_run_lanes(struct fixture *f, struct sequence *const *s, const int *n, int32_t chunk)
+{
+    int lanes = team_lanes(f->team), left = 0;
+    bool together = team_spreads(f->team);
+    struct lane *l;
+    struct err e = {0};
+    XNEW_N(l, (size_t)lanes);
+    for (int i = 0; i < lanes; i++) {
+        lane_init(&l[i], f, s[i], n[i]);
+        left += n[i];
+    }
+    while (left) {
+        for (int i = lanes - 1; i >= 0; i--) {
+            lane_batch(&l[i], f, chunk);
+            if (l[i].b.n_tokens || together)
+                must(team_post(f->team, i, &l[i].b, &e), &e);
+        }
+        left = 0;
+        for (int i = 0; i < lanes; i++) {
+            const float *logits = NULL;
+            if (l[i].b.n_tokens || together)
+                must(team_wait(f->team, i, &logits, &e), &e);
+            lane_take(&l[i], f, logits);
+            left += l[i].left;
+        }
+    }
+    for (int i = 0; i < lanes; i++)
+        lane_release(&l[i]);
+    xfree(l);
+}
+
+void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk)
+{
+    struct sequence *all[FIXTURE_MAX_LANES] = {s};
+    int ns[FIXTURE_MAX_LANES] = {n};
+    fixture_run_lanes(f, all, ns, chunk);
 }
 
 json_t *golden_json(const char *path)

@@ -23,9 +23,11 @@ struct fixture_options {
     enum cpu_level level;
     int32_t page_tokens; /* 0: 16 */
     int32_t max_tokens;  /* 0: 256 */
+    int32_t kv_tokens;   /* positions that the KV pages of a lane hold; 0: 4096 */
 };
 
 #define FIXTURE_MAX_SPANS 16
+#define FIXTURE_MAX_LANES 16
 
 /* Ends the test with the error's sentence on failure. Paths are relative to the repository's root
  * (YOKE_ROOT). */
@@ -41,12 +43,12 @@ struct sequence {
 /* Runs all sequences to their end together; each tick takes up to `chunk` tokens (0: all) of each, in the
  * order given, as long as the tick's budget lasts. */
 void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk);
-/* The same in one lane of several. */
-void fixture_run_in(struct fixture *f, int lane, struct sequence *s, int n, int32_t chunk);
+/* Several lanes at once, each with its own sequences (n[lane] may be 0). */
+void fixture_run_lanes(struct fixture *f, struct sequence *const *s, const int *n, int32_t chunk);
 
 json_t *golden_json(const char *path);
 float *golden_floats(const char *path, size_t n); /* exactly n; xfree() */
 int32_t *golden_ids(const json_t *array, int32_t *ret_n);
-char *golden_path(const char *path); /* below the root; xfree() */
+char *golden_path(const char *path); /* below the root, unless absolute; xfree() */
 
 #endif

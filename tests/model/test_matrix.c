@@ -109,6 +109,7 @@ static bool legal(const struct subject *x, struct fixture_options o)
     checkpoint_source_init(&source, f.checkpoint);
     struct plan_options po = {.tp = o.tp,
                               .pp = o.pp,
+                              .dp = o.dp,
                               .ep = o.ep,
                               .source = &source.base,
                               .quant = o.quant,
@@ -130,17 +131,30 @@ static void check_split(const struct subject *x, const struct workload *want, st
     fixture_open(&f, x->path, o);
     bool bits = team_plan(f.team)->bits_equal;
     double bound = bits ? 0 : o.quant ? 0.25 : o.kv == KV_I8 ? 2e-2 : 1e-5;
+    struct workload got[MAX_RANKS];
+    struct sequence *all[FIXTURE_MAX_LANES] = {0};
+    int n[FIXTURE_MAX_LANES] = {0};
     for (int lane = 0; lane < o.dp; lane++) {
-        struct workload got;
-        workload_init(&got, f.vocab);
-        if (lane % 2) /* alone, and in company */
-            for (int i = 0; i < N_SEQ; i++)
-                fixture_run_in(&f, lane, &got.s[i], 1, 0);
-        else
-            fixture_run_in(&f, lane, got.s, N_SEQ, 13);
-        compare(want, &got, bits, bound, t, how);
-        workload_release(&got);
+        workload_init(&got[lane], f.vocab);
+        all[lane] = got[lane].s;
+        n[lane] = N_SEQ;
     }
+    for (int alone = 0; alone < 2; alone++) {
+        if (!alone)
+            fixture_run_lanes(&f, all, n, 13);
+        else /* each sequence by itself, in one lane; the others idle */
+            for (int i = 0; i < N_SEQ; i++) {
+                struct sequence *one[FIXTURE_MAX_LANES] = {0};
+                int lane = i % o.dp, ns[FIXTURE_MAX_LANES] = {0};
+                one[lane] = &got[lane].s[i];
+                ns[lane] = 1;
+                fixture_run_lanes(&f, one, ns, 0);
+            }
+        for (int lane = 0; lane < o.dp; lane++)
+            compare(want, &got[lane], bits, bound, t, how);
+    }
+    for (int lane = 0; lane < o.dp; lane++)
+        workload_release(&got[lane]);
     fixture_close(&f);
 }
 
@@ -159,13 +173,13 @@ static void check_subject(const struct subject *x, enum quant quant, enum kv_dty
     for (int tp = 1; tp <= MAX_RANKS; tp++)
         for (int pp = 1; tp * pp <= MAX_RANKS; pp++)
             for (int dp = 1; tp * pp * dp <= MAX_RANKS; dp++)
-                for (int ep = 1; ep <= (x->experts ? tp : 1); ep++) {
+                for (int ep = 1; ep <= (x->experts ? tp * dp : 1); ep++) {
                     struct fixture_options o = one;
                     o.tp = tp;
                     o.pp = pp;
                     o.dp = dp;
                     o.ep = ep;
-                    if (tp % ep == 0 && legal(x, o))
+                    if ((tp % ep == 0 || ep == tp * dp) && legal(x, o))
                         check_split(x, &want, o, &t);
                 }
     printf("%-36s quant %d kv %d: %d splits with the same bits, %d within %.1e\n", x->path, quant, kv,

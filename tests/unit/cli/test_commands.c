@@ -161,13 +161,53 @@ static void test_template(void **state)
     unlink(path);
 }
 
+#define SHAPES  "cd " SOURCE_DIR "/tests/golden/shapes; "
+#define CLUSTER "--hosts 4 --cores 64 --memory 256GB --net 100Gb "
+
+/* config.json is all it needs, and with stated speeds it says the same everywhere. */
+static void test_advice(void **state)
+{
+    (void)state;
+    check(SHAPES "$Y plan -m deepseek-r1 --auto " CLUSTER "--bench none --quant w4 | cmp - "
+                 "../plans/auto-deepseek-r1-w4.txt",
+          0, "", "");
+    check(SHAPES "$Y plan -m qwen2-72b --auto " CLUSTER "--bench none --goal throughput --json | cmp - "
+                 "../plans/auto-qwen2-72b.json",
+          0, "", "");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto " CLUSTER "--bench none --tp 200", 4, "",
+                "tensor parallelism of 200");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --hosts 1 --cores 8 --memory 16GB --bench none", 0,
+                "choice: none", "");
+    check_parts(
+        SHAPES
+        "$Y plan -m qwen2-72b --auto --weights-dtype w4 --hosts 1 --cores 8 --memory 64GB --bench none",
+        0, "choice: --tp", "");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --weights-dtype int3", 2, "",
+                "--weights-dtype should be f32");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --net fast", 2, "",
+                "--net should be a rate such as 100Gb");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --net 1Gb,5", 2, "",
+                "--net should be a rate such as 100Gb");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --context 100", 2, "", "do not go into --context 100");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --prompt-tokens 40000", 7, "",
+                "the model was made for 32768");
+    check_parts(SHAPES "$Y plan -m qwen2-72b --auto --bench /nowhere", 3, "", "/nowhere");
+    check_parts(SHAPES
+                "echo '{\"core_read\": -1}' > /tmp/$$; $Y plan -m qwen2-72b --auto --bench /tmp/$$; c=$?; rm "
+                "/tmp/$$; exit $c",
+                3, "", "\"core_read\" should be a positive number");
+    check_parts(SHAPES
+                "echo '{\"cores\": 2, \"host_read\": 4e10, \"core_read\": 3e10, \"matmul\": {\"bf16\": "
+                "{\"one\": 3e10, \"many\": 5e10}}}' > /tmp/$$; $Y plan -m qwen2-72b --auto --cores 4 "
+                "--memory 200GB --bench /tmp/$$; c=$?; rm /tmp/$$; exit $c",
+                0, "a host reads 80 GB/s, a core 30.0 GB/s", "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_top_level),
-        cmocka_unit_test(test_tokenize),
-        cmocka_unit_test(test_inputs),
-        cmocka_unit_test(test_template),
+        cmocka_unit_test(test_top_level), cmocka_unit_test(test_tokenize), cmocka_unit_test(test_inputs),
+        cmocka_unit_test(test_template),  cmocka_unit_test(test_advice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,13 +124,13 @@ static void test_every_flag_and_key_is_found_and_unique(void **state)
         const struct option *o = &option_table[i];
         assert_true(o->flags || o->yaml);
         assert_true(o->help && *o->help && o->help[strlen(o->help) - 1] != '.');
-        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_ALL));
+        assert_true(o->commands && !(o->commands & ~(unsigned)CMD_ANY));
         const char *at = o->flags, *w;
         size_t n;
         struct flag_hit hit;
         while ((w = next_word(&at, &n))) {
             size_t name = (size_t)(memchr(w, '=', n) ? (const char *)memchr(w, '=', n) - w : (long)n);
-            assert_true(option_by_flag(w, name, &hit));
+            assert_true(option_by_flag(w, name, o->commands, &hit));
             if (hit.option != o)
                 fail_msg("%.*s is a flag of %s and of %s", (int)n, w, o->name, hit.option->name);
         }
@@ -172,8 +172,8 @@ static void test_every_row_through_the_parser(void **state)
         char flag[64], line[256];
         struct trial t;
         if (option_flag(o, flag)) {
-            snprintf(line, sizeof(line), "%s %s %s=%s", command_name(c), model ? "" : "-m M", flag,
-                     sample_of(o));
+            snprintf(line, sizeof(line), "%s %s %s=%s", command_name(c),
+                     model || c == CMD_LAUNCH ? "" : "-m M", flag, sample_of(o));
             trial_begin(&t, line, NULL);
             if (!t.err) {
                 assert_int_equal(t.s.origin[i], FROM_FLAG);
@@ -218,14 +218,14 @@ static void test_bool_flags(void **state)
 {
     (void)state;
     struct flag_hit hit;
-    assert_true(option_by_flag("--no-skip_prompt", 16, &hit));
+    assert_true(option_by_flag("--no-skip_prompt", 16, CMD_ANY, &hit));
     assert_string_equal(hit.fixed, "false");
-    assert_true(option_by_flag("--greedy", 8, &hit));
+    assert_true(option_by_flag("--greedy", 8, CMD_ANY, &hit));
     assert_int_equal(hit.fixed_len, 5);
-    assert_false(option_by_flag("--no-temperature", 16, &hit));
-    assert_false(option_by_flag("--no-greedy", 11, &hit));
-    assert_false(option_by_flag("--", 2, &hit));
-    assert_false(option_by_flag("", 0, &hit));
+    assert_false(option_by_flag("--no-temperature", 16, CMD_ANY, &hit));
+    assert_false(option_by_flag("--no-greedy", 11, CMD_ANY, &hit));
+    assert_false(option_by_flag("--", 2, CMD_ANY, &hit));
+    assert_false(option_by_flag("", 0, CMD_ANY, &hit));
 }
 
 static void test_sizes(void **state)

@@ -609,7 +609,7 @@ static void test_whole_files(void **state)
     trial_end(&t);
 
     static const char *const ready[] = {"predict_qwen3_8b", "predict_qwen2_5_7b", "predict_llama3_1_8b",
-                                        "predict_deepseek_v2_lite_ep4"};
+                                        "predict_deepseek_v2_lite_ep4", "predict_smollm2_135m"};
     for (size_t i = 0; i < ARRAY_LEN(ready); i++) {
         char line[512];
         snprintf(line, sizeof(line), "run --config " SOURCE_DIR "/configs/%s.yaml -m M -p x", ready[i]);

@@ -1,4 +1,4 @@
-#include "exercise.h"
+#include "tests/unit/comm/exercise.h"
 
 #include <string.h>
 

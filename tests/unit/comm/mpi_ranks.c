@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "comm/beat.h"
 #include "comm/net.h"
-#include "exercise.h"
+#include "tests/unit/comm/exercise.h"
 
 static void check(struct comm *c, const char *kind)
 {

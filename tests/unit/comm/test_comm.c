@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "exercise.h"
+#include "tests/unit/comm/exercise.h"
 #include "comm/tree.h"
 #include "kernels/sum.h"
 

@@ -1,4 +1,4 @@
-#include "helpers.h"
+#include "tests/unit/formats/helpers.h"
 
 #include <pthread.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "helpers.h"
+#include "tests/unit/formats/helpers.h"
 #include "formats/dequant.h"
 #include "formats/gguf.h"
 

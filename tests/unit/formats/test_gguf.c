@@ -1,4 +1,4 @@
-#include "helpers.h"
+#include "tests/unit/formats/helpers.h"
 #include "formats/gguf.h"
 
 /* A good file with a value of every kind, and two tensors. */

@@ -1,4 +1,4 @@
-#include "helpers.h"
+#include "tests/unit/formats/helpers.h"
 #include "formats/safetensors.h"
 
 static void test_golden(void **state)

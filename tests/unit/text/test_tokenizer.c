@@ -1,4 +1,4 @@
-#include "golden.h"
+#include "tests/unit/text/golden.h"
 
 #include <pthread.h>
 #include <stdlib.h>

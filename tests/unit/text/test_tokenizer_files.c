@@ -1,4 +1,4 @@
-#include "golden.h"
+#include "tests/unit/text/golden.h"
 
 #include <stdio.h>
 #include <stdlib.h>
