@@ -70,7 +70,8 @@ static void busy(struct comm *c)
     CHECK_OK(comm_barrier(c, &e), &e);
 }
 
-/* All but the last rank must end, by their own doing, also rank 0, which is not listening. */
+/* Rank 0 is not listening, so its own thread must end it. It is the first to end, and with it the job: the
+ * others have noticed, closed the group, and are given longer to leave. */
 static void stop(struct comm *c)
 {
     struct err e = {0};
@@ -84,6 +85,7 @@ static void stop(struct comm *c)
         compute(30);
     CHECK(comm_barrier(c, &e) == ERR_RANK_LOST);
     fprintf(stderr, "rank %d: %s\n", c->rank, e.msg);
+    comm_close(c);
     sleep(10); /* as if on the way out it hung */
 }
 
