@@ -1,5 +1,5 @@
 #!/bin/bash
-# test.sh: everything that must pass before a change goes in. About ten minutes on two cores.
+# test.sh: everything that must pass before a change goes in. About twenty minutes on two cores.
 #
 #   scripts/test.sh              all suites
 #   scripts/test.sh quick        without the sanitizers
