@@ -3,7 +3,6 @@
 #include "cli/command.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +15,8 @@
 #include "cli/opening.h"
 #include "cli/prompts.h"
 #include "cli/stats.h"
+#include "cli/terminal.h"
 #include "text/chat.h"
-
-/* Set by Ctrl-C; looked at between ticks. */
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int sig)
-{
-    (void)sig;
-    interrupted = 1;
-}
-
-static void catch_interrupts(void)
-{
-    struct sigaction sa = {.sa_handler = on_interrupt}; /* no SA_RESTART: a read at the prompt returns */
-    sigaction(SIGINT, &sa, NULL);
-}
 
 struct runner {
     struct session session;
@@ -100,7 +85,7 @@ static int finish_answer(struct runner *r, struct answer *a, bool *ret_cut, stru
     *ret_cut = false;
     while (!answer_done(a)) {
         int32_t left;
-        if (interrupted) {
+        if (interrupted()) {
             answer_cancel(a);
             *ret_cut = true;
             break;
@@ -189,7 +174,7 @@ static int run_jobs(struct runner *r, const struct prompts *p, struct job *jobs,
 {
     size_t next = 0, written = 0, active = 0;
     int rc = 0;
-    while (written < p->n && !rc && !interrupted) {
+    while (written < p->n && !rc && !interrupted()) {
         for (; next < p->n && active < 2 * (size_t)r->session.max_batch; next++) {
             start_job(r, &p->v[next], &jobs[next]);
             active += !jobs[next].done;
@@ -207,7 +192,7 @@ static int run_jobs(struct runner *r, const struct prompts *p, struct job *jobs,
             rc = write_result(out, r->s->output, &p->v[written], &jobs[written], written, e);
         progress_update(bar, written);
     }
-    return rc ? rc : interrupted ? interrupted_error(e) : 0;
+    return rc ? rc : interrupted() ? interrupted_error(e) : 0;
 }
 
 static int run_many(struct runner *r, const struct prompts *p, struct err *e)
@@ -268,35 +253,24 @@ static void prompt_user(const char *text)
  * typed: the entry is empty. */
 static bool read_entry(struct buf *entry)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    bool got = false;
     buf_clear(entry);
     prompt_user("> ");
     for (;;) {
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0 && errno == EINTR && interrupted) {
-            interrupted = 0;
-            clearerr(stdin);
+        switch (terminal_read_line(entry)) {
+        case TYPED_INTERRUPT:
             fputs("\n(/exit or Ctrl-D leaves)\n", stderr);
             buf_clear(entry);
-            got = true;
+            return true;
+        case TYPED_END:
+            return entry->len > 0;
+        case TYPED_LINE:
             break;
         }
-        if (n < 0)
-            break;
-        got = true;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-        bool more = n > 0 && line[n - 1] == '\\';
-        buf_add(entry, line, (size_t)(n - more));
-        if (!more)
-            break;
-        buf_addc(entry, '\n');
+        if (!entry->len || entry->s[entry->len - 1] != '\\')
+            return true;
+        entry->s[entry->len - 1] = '\n';
         prompt_user(". ");
     }
-    xfree(line);
-    return got;
 }
 
 /* Answers the last message and adds the answer to the conversation. On an error of this turn alone the user's
@@ -321,9 +295,9 @@ static int chat_turn(struct chat *c, const char *text, size_t n, struct err *e)
             err_prefix(e, "the conversation is full (/reset starts anew)");
         return rc;
     }
-    interrupted = 0;
     rc = finish_answer(r, &a, &cut, e);
-    interrupted = 0;
+    if (cut) /* one that comes after the answer is for the prompt */
+        interrupts_forget();
     fputc('\n', stdout);
     fflush(stdout);
     json_array_append_new(c->messages, json_pack("{s:s, s:o}", "role", "assistant", "content",
@@ -436,9 +410,11 @@ int command_run(struct settings *s, struct warn_sink *warn, struct err *e)
         return err_set(
             e, ERR_USAGE,
             "no prompt: give -p TEXT, --prompts-file FILE (- for standard input), or -i for a conversation");
-    catch_interrupts();
     int32_t hint = wants_chat(s) ? 1 : s->prompts_file ? 16 : (int32_t)MIN(s->prompts.n, (size_t)16);
-    int rc = session_open(s, SESSION_TOKENIZER | SESSION_ENGINE, hint, 0, warn, &r.session, e);
+    int rc = interrupts_catch(e);
+    if (rc)
+        return rc;
+    rc = session_open(s, SESSION_TOKENIZER | SESSION_ENGINE, hint, 0, warn, &r.session, e);
     if (!rc)
         rc = session_is_worker(&r.session) ? session_work(&r.session, e) : answer_all(&r, e);
     template_free(r.template);

@@ -166,6 +166,14 @@ class Conversation(Case):
         self.assertEqual(t.ask(c["turns"][1]["user"]), c["turns"][1]["text"])
         self.leave(t)
 
+    def test_no_ctrl_c_is_lost(self):
+        """Also one that comes between the prompt and the wait for a line (the moment after "> " is written)."""
+        t = self.open("-n", 4, *GREEDY)
+        for i in range(200):
+            t.type(b"\x03")
+            self.assertIn("Ctrl-D", t.wait_for("> "), i)
+        self.leave(t)
+
     def test_a_line_that_goes_on(self):
         """A backslash at the end joins lines: one message with a newline in it."""
         a = self.open("-n", 8, *GREEDY)
