@@ -621,7 +621,9 @@ int plan_lower(struct plan *p, struct err *e)
         rc = split_check(p, e);
     }
     if (!rc) {
-        split_stages(p, lo.held);
+        XNEW_N(p->stage_end, (size_t)p->opt.pp);
+        stages_weigh(p, lo.held);
+        stages_cut(p->stage_cost, g->n_layers, p->opt.pp, p->stage_end);
         p->layers = plan_stage(p, p->opt.stage);
     }
     for (int i = 0; i < g->n_values && !rc; i++) {

@@ -60,6 +60,7 @@ void plan_free(struct plan *p)
     xfree(p->steps);
     xfree(p->weights);
     xfree(p->stage_end);
+    xfree(p->stage_cost);
     xfree(p);
 }
 

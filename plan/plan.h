@@ -173,6 +173,11 @@ struct step {
     int32_t rope;               /* STEP_ROPE_TABLE: index into graph->ropes */
 };
 
+/* What pipeline stages are balanced by, of all ranks together (stages.c). */
+struct stage_cost {
+    double time_s, bytes;
+};
+
 struct plan {
     const struct graph *graph;
     struct plan_options opt; /* source and pins are not kept */
@@ -181,9 +186,10 @@ struct plan {
     struct plan_weight *weights;
     int32_t n_slots, n_steps, n_weights;
     int32_t cap_slots, cap_steps, cap_weights;
-    int32_t *stage_end;      /* [pp]: first layer that is not in the stage */
-    int32_t gran[AX_COUNT];  /* elements that stay together when the axis is cut */
-    int32_t logits;          /* slot, whole on every rank of the last stage; -1 on the others */
+    int32_t *stage_end;            /* [pp]: first layer that is not in the stage */
+    struct stage_cost *stage_cost; /* [n_layers + 1]: of each layer, and of what follows them */
+    int32_t gran[AX_COUNT];        /* elements that stay together when the axis is cut */
+    int32_t logits;                /* slot, whole on every rank of the last stage; -1 on the others */
     struct range layers;     /* this stage's; the first one has the embedding too, the last one the head */
     uint64_t weights_digest; /* names and formats of all weights, this rank's or not */
     size_t work_bytes, weight_bytes;
@@ -207,8 +213,8 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n);
  */
 void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, struct buf *out);
 
-/* Layers of a stage: contiguous, balanced by bytes of weights (the head's counted; what decoding costs),
- * uneven numbers are fine. */
+/* Layers of a stage: contiguous, balanced by the time they are expected to take (the head's counted); uneven
+ * numbers are fine. */
 struct range plan_stage(const struct plan *p, int stage);
 
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */

@@ -172,63 +172,6 @@ int split_check(struct plan *p, struct err *e)
     return check_experts(p, e);
 }
 
-/* Bytes of one layer's weights, all ranks together. */
-static void layer_costs(const struct plan *p, const enum dtype *held, double *cost, double *head)
-{
-    const struct graph *g = p->graph;
-    *head = 0;
-    for (int i = 0; i < g->n_ops; i++) {
-        const struct op *o = &g->ops[i];
-        for (int k = 0; k < op_inputs(o); k++) {
-            const struct value *w = graph_value(g, o->in[k]);
-            if (w->kind != VAL_WEIGHT || o->kind == OP_EMBED)
-                continue;
-            enum dtype t = held[o->in[k].id];
-            const struct dtype_info *d = dtype_info(t == DT_I4G ? DT_Q4_0 : t == DT_I8C ? DT_I8 : t);
-            double bytes = (double)value_width(g, w) * d->block_bytes / d->block;
-            *(o->layer < 0 ? head : &cost[o->layer]) += bytes;
-        }
-    }
-}
-
-/* Can n stages hold all layers with none above `most`? The last one has the head too. Greedy; fills end if it
- * can. */
-static bool fits_stages(const double *cost, int layers, double head, int n, double most, int32_t *end)
-{
-    int at = 0;
-    for (int s = 0; s < n; s++) {
-        double sum = s == n - 1 ? head : 0;
-        int least = at + 1, left = n - 1 - s; /* every stage has a layer */
-        while (at < layers - left && (at < least || sum + cost[at] <= most))
-            sum += cost[at++];
-        end[s] = at;
-        if (sum > most)
-            return false;
-    }
-    return at == layers;
-}
-
-void split_stages(struct plan *p, const enum dtype *held)
-{
-    int layers = p->graph->n_layers, n = p->opt.pp;
-    double *cost, head, low = 0, high;
-    XNEW_N(cost, (size_t)layers);
-    XNEW_N(p->stage_end, (size_t)n);
-    layer_costs(p, held, cost, &head);
-    high = head;
-    for (int l = 0; l < layers; l++)
-        high += cost[l];
-    for (int i = 0; i < 60; i++) { /* bisection on the largest stage */
-        double mid = (low + high) / 2;
-        if (fits_stages(cost, layers, head, n, mid, p->stage_end))
-            high = mid;
-        else
-            low = mid;
-    }
-    fits_stages(cost, layers, head, n, high, p->stage_end);
-    xfree(cost);
-}
-
 struct range plan_stage(const struct plan *p, int stage)
 {
     return (struct range){stage ? p->stage_end[stage - 1] : 0, p->stage_end[stage]};
