@@ -70,7 +70,7 @@ static bool is_leader(const struct team *t)
 
 bool team_spreads(const struct team *t)
 {
-    return t->opt.dp > 1 && t->opt.ep == t->opt.dp * t->opt.tp && t->g->axis_n[AX_EXPERT];
+    return experts_spread(t->g, t->opt.tp, t->opt.dp, t->opt.ep);
 }
 
 static bool is_last_stage(const struct team *t)
