@@ -625,8 +625,8 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
     for (int i = 0; i < n_tp; i++)
         for (int ep = 1; ep <= tp[i]; ep++) {
             bool whole = ep == 1 || ep == tp[i], two = !(ep & (ep - 1)); /* sliced, spread, or some of each */
-            if (!allowed(fixed->ep, ep) || tp[i] % ep || (ep > 1 && !g->axis_n[AX_EXPERT]) ||
-                (!fixed->ep && !whole && !two))
+            if (!allowed(fixed->ep, ep) || tp[i] % ep ||
+                (!fixed->ep && ((ep > 1 && !g->axis_n[AX_EXPERT]) || (!whole && !two))))
                 continue;
             struct plan_options po = *o;
             struct plan *p;
@@ -652,7 +652,7 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
         }
     if (!f.n) {
         xfree(f.v);
-        return rc && fixed->tp
+        return rc && (fixed->tp || fixed->ep)
                    ? rc
                    : err_set(e, ERR_SPLIT, "no split of this model comes out even on %d host%s of %d cores",
                              m->hosts, m->hosts > 1 ? "s" : "", m->cores);
