@@ -278,7 +278,8 @@ static const struct subject {
     {"tests/golden/gguf/llama-q6_k.gguf", QUANT_NONE, {1, 2, 8}},
 };
 
-static void check_subject(const char *path, enum quant q, const struct degrees *d, int n)
+/* A set of each degree, mapped, and cut anew for the next `reach` ones in the list. */
+static void check_subject(const char *path, enum quant q, const struct degrees *d, int n, int reach)
 {
     struct model m;
     struct err e;
@@ -287,9 +288,8 @@ static void check_subject(const char *path, enum quant q, const struct degrees *
         char *set = place("set"), *again = place("again");
         must(write_set(&m, d[i], q, set, &e), &e);
         expect_same_images(&m, set, d[i], q, true);
-        for (int k = 0; k < n; k++)
-            if (k != i)
-                expect_same_images(&m, set, d[k], q, false);
+        for (int k = 1; k <= reach; k++)
+            expect_same_images(&m, set, d[(i + k) % n], q, false);
         /* a set made of a set is the set made of the model */
         struct model s;
         int to = (i + 1) % n;
@@ -314,22 +314,27 @@ static void test_formats(void **state)
         int n = 0;
         for (; n < 5 && x->tp[n]; n++)
             d[n] = (struct degrees){x->tp[n], 1, 1};
-        check_subject(path, x->quant, d, n);
+        check_subject(path, x->quant, d, n, n - 1);
         xfree(path);
     }
 }
 
+/* Experts within a replica and spread over several, whole and in slices. From every degree to every other one
+ * with int8 weights, whose scales are particular about where they are cut; in the other formats to the next
+ * two. */
 static void test_experts_and_stages(void **state)
 {
-    static const struct degrees d[] = {{1, 1, 1}, {4, 1, 4}, {4, 1, 1},    {2, 1, 2},   {4, 1, 2},
-                                       {2, 2, 1}, {1, 3, 1}, {1, 1, 4, 4}, {2, 1, 4, 2}};
+    static const struct degrees d[] = {{1, 1, 1},    {4, 1, 4},    {1, 1, 2, 4}, {4, 1, 1},
+                                       {2, 1, 2},    {1, 2, 2, 4}, {4, 1, 2},    {2, 2, 1},
+                                       {2, 1, 4, 4}, {1, 3, 1},    {1, 1, 4, 4}, {2, 1, 4, 2}};
+    const int n = (int)ARRAY_LEN(d);
     static const enum quant quants[] = {QUANT_NONE, QUANT_W8A8, QUANT_W4};
     static const char *const configs[] = {moe_config, latent_config};
     for (size_t i = 0; i < ARRAY_LEN(configs); i++) {
         char *dir = place("model");
         make_model(dir, configs[i]);
         for (size_t q = 0; q < ARRAY_LEN(quants); q++)
-            check_subject(dir, quants[q], d, (int)ARRAY_LEN(d));
+            check_subject(dir, quants[q], d, n, quants[q] == QUANT_W8A8 ? n - 1 : 2);
         remove_tree(dir);
         xfree(dir);
     }
@@ -380,6 +385,43 @@ static void test_logits(void **state)
             xfree(set);
             xfree(path);
         }
+}
+
+/* Spread experts, from a set written for them: one rank's logits, with up to 8 slices of each expert. The
+ * other replicas are idle. */
+static void test_spread_logits(void **state)
+{
+    static const struct degrees d[] = {{1, 1, 2, 4}, {1, 1, 4, 8}, {1, 1, 2, 8}, {1, 1, 2, 16}, {2, 2, 4, 4}};
+    static const enum quant quants[] = {QUANT_NONE, QUANT_W8A8, QUANT_W4};
+    char *dir = place("model"), *set = place("set");
+    make_model(dir, moe_config);
+    for (size_t q = 0; q < ARRAY_LEN(quants); q++) {
+        struct model m;
+        struct err e;
+        size_t n, n_set;
+        struct fixture_options o = {.quant = quants[q], .kv = KV_F32, .level = cpu_level_native()};
+        float *want = logits_of(dir, o, &n);
+        model_open(&m, dir);
+        for (size_t i = 0; i < ARRAY_LEN(d); i++) {
+            must(write_set(&m, d[i], quants[q], set, &e), &e);
+            o.tp = d[i].tp;
+            o.pp = d[i].pp;
+            o.ep = d[i].ep;
+            o.dp = d[i].dp;
+            float *got = logits_of(set, o, &n_set);
+            assert_int_equal(n, n_set);
+            if (memcmp(want, got, n * sizeof(float)))
+                fail_msg("quant %d, tp %d, pp %d, ep %d, dp %d: other logits", quants[q], o.tp, o.pp, o.ep,
+                         o.dp);
+            xfree(got);
+            remove_tree(set);
+        }
+        xfree(want);
+        model_close(&m);
+    }
+    remove_tree(dir);
+    xfree(dir);
+    xfree(set);
 }
 
 /* --- what can be wrong --- */
@@ -849,14 +891,14 @@ static void test_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),       cmocka_unit_test(test_experts_and_stages),
-        cmocka_unit_test(test_logits),        cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_chunks_cut),    cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_no_manifest),   cmocka_unit_test(test_source),
-        cmocka_unit_test(test_output_folder), cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_lock),          cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_small_disk),    cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_formats),   cmocka_unit_test(test_experts_and_stages),
+        cmocka_unit_test(test_logits),    cmocka_unit_test(test_spread_logits),
+        cmocka_unit_test(test_mismatch),  cmocka_unit_test(test_chunks_cut),
+        cmocka_unit_test(test_damage),    cmocka_unit_test(test_no_manifest),
+        cmocka_unit_test(test_source),    cmocka_unit_test(test_output_folder),
+        cmocka_unit_test(test_replace),   cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_small_disk),
+        cmocka_unit_test(test_killed),    cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests_name("shards", tests, setup, teardown);
 }
