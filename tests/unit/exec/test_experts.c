@@ -146,6 +146,7 @@ struct world {
     int32_t token[MAX_RANKS][SEQUENCE];
     float *got[MAX_RANKS]; /* [n, vocab] */
     bool spread, lose_last;
+    pthread_barrier_t ticked; /* all have made the first tick */
     struct comm *comms[MAX_RANKS];
 };
 
@@ -216,9 +217,12 @@ static void *rank_main(void *arg)
     me->rc = rank_open(me);
     if (!me->rc)
         me->rc = rank_tick(me, 0, first);
-    if (me->rc || (x->lose_last && me->rank == x->tp * x->dp - 1)) {
+    if (me->rc)
+        comm_abort(x->comms[me->rank], me->err.msg);
+    pthread_barrier_wait(&x->ticked);
+    if (x->lose_last && me->rank == x->tp * x->dp - 1) {
         comm_abort(x->comms[me->rank], "it had enough");
-    } else {
+    } else if (!me->rc) {
         me->second = rank_tick(me, first, n - first);
         if (x->lose_last)
             me->third = rank_tick(me, 0, first);
@@ -239,12 +243,14 @@ static void run_ranks(struct world *x, struct rank *ranks)
     int n = x->tp * x->dp;
     x->spread = experts_spread(x->model->g, x->tp, x->dp, x->ep);
     assert_int_equal(comm_threads_new(n, 1 << 16, x->comms, &e), 0);
+    pthread_barrier_init(&x->ticked, NULL, (unsigned)n);
     for (int i = 0; i < n; i++) {
         ranks[i] = (struct rank){.world = x, .rank = i};
         pthread_create(&threads[i], NULL, rank_main, &ranks[i]);
     }
     for (int i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&x->ticked);
 }
 
 static void must_run(struct world *x)
