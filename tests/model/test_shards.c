@@ -217,35 +217,70 @@ static int write_set(const struct model *m, struct degrees d, enum quant q, cons
     return shard_write(m->c, m->g, &o, NULL, e);
 }
 
-/* Rank by rank: the weights that the set yields for these degrees are those of the checkpoint. mapped: they
- * must be the file's own pages. */
-static void expect_same_images(const struct model *m, const char *set, struct degrees d, enum quant q,
-                               bool mapped)
+/* What every rank must have: loaded from the checkpoint. */
+struct images {
+    struct degrees d;
+    struct plan **plan; /* [n_ranks(d)] */
+    struct weights **weights;
+};
+
+static void images_init(struct images *x, const struct model *m, struct degrees d, enum quant q)
+{
+    struct err e;
+    struct load_options lo = {.threads = 2};
+    x->d = d;
+    XNEW_N(x->plan, (size_t)n_ranks(d));
+    XNEW_N(x->weights, (size_t)n_ranks(d));
+    for (int r = 0; r < n_ranks(d); r++) {
+        must(make_plan(m, d, q, r, &x->plan[r], &e), &e);
+        must(load_weights(m->c, x->plan[r], &lo, &x->weights[r], &e), &e);
+    }
+}
+
+static void images_release(struct images *x)
+{
+    for (int r = 0; r < n_ranks(x->d); r++) {
+        weights_free(x->weights[r]);
+        plan_free(x->plan[r]);
+    }
+    xfree(x->plan);
+    xfree(x->weights);
+}
+
+/* Rank by rank: the weights that the set yields are the ones wanted. mapped: they must be the file's own
+ * pages. */
+static void expect_images(const struct images *want, const char *set, enum quant q, bool mapped)
 {
     struct model x;
     struct err e;
+    struct degrees d = want->d;
     model_open(&x, set);
     assert_non_null(checkpoint_shardset(x.c));
+    must(load_check(x.c, x.g, NULL, &e), &e);
     for (int r = 0; r < n_ranks(d); r++) {
-        struct plan *want_plan, *plan;
-        struct weights *want, *got;
+        struct plan *plan;
+        struct weights *got;
         struct load_options lo = {.threads = 2, .reslice = !mapped, .verify = r == 0};
-        must(make_plan(m, d, q, r, &want_plan, &e), &e);
         must(make_plan(&x, d, q, r, &plan, &e), &e);
-        assert_true(plan_hash(want_plan) == plan_hash(plan));
-        must(load_check(x.c, x.g, NULL, &e), &e);
-        must(load_weights(m->c, want_plan, &lo, &want, &e), &e);
+        assert_true(plan_hash(want->plan[r]) == plan_hash(plan));
         must(load_weights(x.c, plan, &lo, &got, &e), &e);
         assert_true(mapped == (got->map != NULL));
-        assert_int_equal(want->bytes, got->bytes);
-        if (memcmp(want->memory, got->memory, want->bytes))
-            fail_msg("%s: rank %d of tp %d, pp %d, ep %d differs", set, r, d.tp, d.pp, d.ep);
-        weights_free(want);
+        assert_int_equal(want->weights[r]->bytes, got->bytes);
+        if (memcmp(want->weights[r]->memory, got->memory, got->bytes))
+            fail_msg("%s: rank %d of tp %d, pp %d, ep %d, dp %d differs", set, r, d.tp, d.pp, d.ep, d.dp);
         weights_free(got);
-        plan_free(want_plan);
         plan_free(plan);
     }
     model_close(&x);
+}
+
+static void expect_same_images(const struct model *m, const char *set, struct degrees d, enum quant q,
+                               bool mapped)
+{
+    struct images want;
+    images_init(&want, m, d, q);
+    expect_images(&want, set, q, mapped);
+    images_release(&want);
 }
 
 static const struct subject {
@@ -283,25 +318,32 @@ static void check_subject(const char *path, enum quant q, const struct degrees *
 {
     struct model m;
     struct err e;
+    struct images *want;
+    XNEW_N(want, (size_t)n);
     model_open(&m, path);
+    for (int i = 0; i < n; i++)
+        images_init(&want[i], &m, d[i], q);
     for (int i = 0; i < n; i++) {
         char *set = place("set"), *again = place("again");
         must(write_set(&m, d[i], q, set, &e), &e);
-        expect_same_images(&m, set, d[i], q, true);
+        expect_images(&want[i], set, q, true);
         for (int k = 1; k <= reach; k++)
-            expect_same_images(&m, set, d[(i + k) % n], q, false);
+            expect_images(&want[(i + k) % n], set, q, false);
         /* a set made of a set is the set made of the model */
         struct model s;
         int to = (i + 1) % n;
         model_open(&s, set);
         must(write_set(&s, d[to], q, again, &e), &e);
         model_close(&s);
-        expect_same_images(&m, again, d[to], q, true);
+        expect_images(&want[to], again, q, true);
         remove_tree(set);
         remove_tree(again);
         xfree(set);
         xfree(again);
     }
+    for (int i = 0; i < n; i++)
+        images_release(&want[i]);
+    xfree(want);
     model_close(&m);
 }
 
