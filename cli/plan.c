@@ -12,8 +12,7 @@ struct planner {
     struct session *x;
     struct plan_options opt;
     struct checkpoint_source source;
-    struct plan *
-        *ranks; /* [pp * tp], tp the fast index: one replica's; all replicas' if experts are spread */
+    struct plan **ranks; /* [n_ranks]: one replica's, tp the fast index; of all if they share experts */
     int tp, pp, n_ranks;
 };
 
