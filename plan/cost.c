@@ -588,6 +588,13 @@ static void prefer_few(struct cost *v, size_t n, enum cost_goal goal)
     v[0] = c;
 }
 
+/* Experts sliced over all ranks, one whole on each, or some of each. */
+static bool worth_trying(const struct graph *g, int tp, int ep)
+{
+    bool two = !(ep & (ep - 1));
+    return ep == 1 || (g->axis_n[AX_EXPERT] && tp % ep == 0 && (ep == tp || two));
+}
+
 int cost_advise(const struct graph *g, const struct plan_options *o, const struct cost_machine *m,
                 const struct cost_job *job, enum cost_goal goal, const struct cost_split *fixed,
                 struct cost **ret, size_t *ret_n, struct err *e)
@@ -597,15 +604,14 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
     if (fixed->tp)
         tp[0] = fixed->tp, n_tp = 1;
     for (int i = 0; i < n_tp; i++)
-        for (int ep = 1; ep <= tp[i]; ep++) {
-            bool whole = ep == 1 || ep == tp[i], two = !(ep & (ep - 1)); /* sliced, spread, or some of each */
-            if (!allowed(fixed->ep, ep) || tp[i] % ep || (ep > 1 && !g->axis_n[AX_EXPERT]) ||
-                (!fixed->ep && !whole && !two))
+        for (int ep = MAX(fixed->ep, 1); ep <= MAX(fixed->ep, tp[i]); ep++) {
+            if (fixed->ep ? ep != fixed->ep : !worth_trying(g, tp[i], ep))
                 continue;
             struct plan_options po = *o;
             struct plan *p;
             po.tp = tp[i];
             po.ep = ep;
+            po.dp = 1; /* experts stay within a replica: what spreading them costs is not modelled */
             po.pp = 1;
             po.stage = 0;
             po.rank = po.tp - 1;
@@ -626,7 +632,7 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
         }
     if (!f.n) {
         xfree(f.v);
-        return rc && fixed->tp
+        return rc && (fixed->tp || fixed->ep)
                    ? rc
                    : err_set(e, ERR_SPLIT, "no split of this model comes out even on %d host%s of %d cores",
                              m->hosts, m->hosts > 1 ? "s" : "", m->cores);
