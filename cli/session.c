@@ -289,8 +289,7 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
                        "--num-blocks, --seq-length or --memory",
                        s->weights, (double)weights / 0x1p30, (double)work / 0x1p30,
                        (double)MAX(want, 1) * (double)page / 0x1p30, (long long)MAX(want, 1),
-                       (double)budget / 0x1p30,
-                       could_spread ? ", --ep that does not divide --tp: experts over all replicas" : "");
+                       (double)budget / 0x1p30, could_spread ? ", --ep: experts over all replicas" : "");
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
     return 0;
 }

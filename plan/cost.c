@@ -527,6 +527,8 @@ static void try_places(struct search *f, const struct cost_shape *s)
                 struct cost_split x = {s->tp, pp[i], s->ep, dp[j], hosts[h], 0};
                 if (x.dp > f->job->batch && !f->fixed->dp) /* a replica without a sequence */
                     continue;
+                if (x.dp > 1 && x.ep > 1) /* spread experts are not in the model */
+                    continue;
                 if (!allowed(f->fixed->hosts, x.hosts) || !place_ranks(m, &x))
                     continue;
                 XGROW(f->v, f->n, f->cap);

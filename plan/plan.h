@@ -218,14 +218,14 @@ struct range plan_stage(const struct plan *p, int stage);
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
 uint64_t plan_hash(const struct plan *p);
 
-/* Where the experts of a layer lie. If ep divides tp, each replica has all of them: a group is tp / ep of its
- * ranks, all of which have the tokens, and replicas know nothing of each other. Any other divisor of dp x tp
- * spreads them over all replicas: a group is dp x tp / ep ranks of a stage, counted replica by replica, and
+/* Where the experts of a layer lie. With ep 1 or one replica, each replica has all of them: a group is tp /
+ * ep of its ranks, all of which have the tokens, and replicas know nothing of each other. Else they are
+ * spread over all replicas: a group is dp x tp / ep ranks of a stage, counted replica by replica, and
  * tokens travel to their experts. Then the replicas' ticks go together, empty ones included. Either way the
  * ranks of a group slice each expert's inner axis. */
 static inline bool experts_spread(const struct graph *g, int tp, int dp, int ep)
 {
-    return g->axis_n[AX_EXPERT] && dp > 1 && tp % ep;
+    return g->axis_n[AX_EXPERT] && dp > 1 && ep > 1;
 }
 static inline bool plan_spreads(const struct plan *p)
 {

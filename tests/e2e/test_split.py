@@ -72,7 +72,8 @@ class Split(Case):
     def test_plan_of_spread_experts(self):
         model = self.moe()
         for split, words in ((("--dp", 4, "--ep", 2), "in 2 groups of 2 ranks, over all 4 replicas"),
-                             (("--dp", 2, "--tp", 4, "--ep", 2), "in 2 groups of 2 ranks, within each replica"),
+                             (("--dp", 2, "--tp", 4, "--ep", 2), "in 2 groups of 4 ranks, over all 2 replicas"),
+                             (("--dp", 2, "--tp", 4), "in 1 group of 4 ranks, within each replica"),
                              (("--tp", 4, "--ep", 4), "in 4 groups of 1 rank, all in one replica")):
             self.assertIn("experts: " + words, self.run_ok("plan", "-m", model, *split).out)
         out = self.run_ok("plan", "-m", model, "--dp", 6, "--ep", 2).out
