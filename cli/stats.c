@@ -139,17 +139,17 @@ static double bubble_of(const struct rank_report *r, const struct engine_stats *
     return wall > 0 ? MAX(1 - busy_s(r) / wall, 0) : 0;
 }
 
+/* Ticks in flight of a replica, over the time. */
 static double in_flight(const struct session *x, const struct engine_stats *en)
 {
-    return en->ticks ? (double)en->in_flight / (double)en->ticks / team_options(x->team)->dp : 0;
+    double wall = en->prefill_s + en->decode_s;
+    return wall > 0 ? en->flying_s / wall / team_options(x->team)->dp : 0;
 }
 
-/* docs/speed.md, "Pipeline": what a lane of equal stages without delays would idle. */
+/* docs/speed.md, "Pipeline": what equal stages without delays would idle, for want of ticks. */
 static double bubble_theory(const struct session *x, const struct engine_stats *en)
 {
-    const struct team_options *o = team_options(x->team);
-    double pp = o->pp, ticks = (double)en->ticks / o->dp, starved = 1 - in_flight(x, en) / pp;
-    return en->ticks ? MAX(starved, (pp - 1) / (ticks + pp - 1)) : 0;
+    return en->ticks ? MAX(1 - in_flight(x, en) / team_options(x->team)->pp, 0) : 0;
 }
 
 static void print_bubble(const struct session *x, const struct engine_stats *en,

@@ -90,6 +90,7 @@ struct engine {
     int32_t *order; /* [n_lanes * depth] ring of lanes, as their ticks were posted; the oldest at n_waited */
     uint64_t n_posted, n_waited;
     double stepped_s; /* when the last step ended */
+    double noted_s;   /* up to when flying_s is counted */
     struct engine_stats stats;
     struct err broken; /* a rank was lost: nothing works any more */
 };
@@ -215,6 +216,7 @@ int engine_new(struct team *t, const struct engine_options *o, struct engine **r
                               .wait = wait_team,
                               .lanes = team_lanes(t),
                               .depth = team_depth(t),
+                              .stages = to->pp,
                               .together = team_spreads(t),
                               .ctx = t,
                               .n_vocab = team_plan(t)->graph->axis_n[AX_VOCAB],
@@ -512,12 +514,28 @@ static int32_t find_pages(struct lane *l, struct request *r, int32_t n)
     return n > 0 && kv_seq_reserve(l->pool, &r->kv, r->computed + n) ? n : 0;
 }
 
+/* Rows of a tick that prompts may take. Where ticks overlap, prompts are cut into several ticks for each in
+ * flight: the stages behind the first one wait for a whole tick at the start, and those before the last at
+ * the end. Not into smaller ones than FEWEST_ROWS, with which kernels are nearly as fast as with many. */
+static int32_t most_prompt_rows(const struct lane *l)
+{
+    enum { TICKS = 4, FEWEST_ROWS = 64 };
+    int64_t pending = 0, depth = l->en->depth;
+    int32_t n = 0;
+    if (depth == 1)
+        return l->en->backend.max_tokens;
+    for (const struct request *r = l->left.first; r && n < l->en->opt.max_batch; r = r->next, n++)
+        pending += lacking(r);
+    return (int32_t)MIN(MAX(pending / (TICKS * depth), FEWEST_ROWS), l->en->backend.max_tokens);
+}
+
 static void schedule_prompts(struct lane *l)
 {
     struct batch *b = &next_flight(l)->batch;
     const struct backend *k = &l->en->backend;
+    int32_t most_rows = MIN(b->n_tokens + most_prompt_rows(l), k->max_tokens);
     for (struct request *r = l->left.first; r; r = r->next) {
-        int32_t rows = k->max_tokens - b->n_tokens;
+        int32_t rows = most_rows - b->n_tokens;
         if (r->tick == next_tick(l) || !lacking(r))
             continue;
         if (!rows || b->n_spans == most_spans(l) || b->n_out == k->max_out ||
@@ -634,9 +652,20 @@ static int give_up(struct engine *en, struct err *e)
     return err_set(e, en->broken.code, "%s", en->broken.msg);
 }
 
+/* Before the number of ticks in flight changes. */
+static void note_flying(struct engine *en)
+{
+    double now = clock_s();
+    for (int i = 0; i < en->n_lanes; i++)
+        en->stats.flying_s +=
+            (double)MIN(n_flying(&en->lanes[i]), (uint64_t)MAX(en->backend.stages, 1)) * (now - en->noted_s);
+    en->noted_s = now;
+}
+
 /* The batch made for the lane's next tick, perhaps an empty one, is on its way. */
 static int post(struct engine *en, struct lane *l)
 {
+    note_flying(en);
     const struct batch *b = &next_flight(l)->batch;
     en->order[en->n_posted++ % ((uint64_t)en->n_lanes * (uint64_t)en->depth)] = l->number;
     l->n_posted++;
@@ -700,13 +729,13 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     double before = en->n_posted == en->n_waited ? clock_s() : en->stepped_s;
     if (post_all(en))
         return give_up(en, e);
-    en->stats.in_flight += en->n_posted - en->n_waited;
     assert(en->n_posted > en->n_waited);
     uint64_t slots = (uint64_t)en->n_lanes * (uint64_t)en->depth;
     struct lane *l = &en->lanes[en->order[en->n_waited++ % slots]];
     struct flight *f = &l->flights[l->n_waited % (uint64_t)en->depth];
     int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &f->batch, &logits, &en->broken)
                                : en->backend.wait(en->backend.ctx, l->number, &logits, &en->broken);
+    note_flying(en);
     l->n_waited++;
     if (rc)
         return give_up(en, e);

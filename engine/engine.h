@@ -74,7 +74,7 @@ struct engine_stats {
     uint64_t ticks, prefill_tokens, decode_tokens, preemptions;
     double prefill_s, decode_s; /* of ticks, sampling included; any prefill in it makes a tick prefill */
     int32_t pages_used_max;
-    uint64_t in_flight; /* sum over ticks: how many were in flight, it included, when its end was awaited */
+    double flying_s; /* sum over replicas: time x ticks in flight, these counted up to the stages there are */
 };
 void engine_stats(const struct engine *en, struct engine_stats *ret);
 
