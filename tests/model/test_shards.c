@@ -288,7 +288,8 @@ static void check_subject(const char *path, enum quant q, const struct degrees *
         must(write_set(&m, d[i], q, set, &e), &e);
         expect_same_images(&m, set, d[i], q, true);
         for (int k = 0; k < n; k++)
-            if (k != i)
+            if (k != i &&
+                (!FIXTURE_SANITIZED || (k + n - i) % n <= 2)) /* others: their bits, not their memory */
                 expect_same_images(&m, set, d[k], q, false);
         /* a set made of a set is the set made of the model */
         struct model s;
