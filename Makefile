@@ -13,7 +13,7 @@ release: ## build-release/: as users get it
 	@test -f build-release/build.ninja || CC=$(CC) meson setup build-release --buildtype=release
 	@ninja -C build-release
 
-test: ## everything that must pass (scripts/test.sh; about twenty minutes on two cores)
+test: ## everything that must pass (scripts/test.sh; about ten minutes on two cores)
 	@scripts/test.sh
 
 check: build ## the quick part: house rules and the tests, without sanitizers

@@ -281,10 +281,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         page = MAX(page, p->kv_page_bytes);
         plan_free(p);
     }
-    /* a queue for each tick in flight, each with its share of the batch and of the lane's pages */
-    int64_t queues = (int64_t)o->dp * o->depth, share = (x->max_batch + queues - 1) / queues;
-    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens,
-            want = per_seq * share * o->depth;
+    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens;
+    int64_t want =
+        per_seq * ((x->max_batch + o->dp - 1) / o->dp); /* each replica has its share of the batch */
     int ranks_here = comm_mpi_launched() ? comm_mpi_local_size() : o->tp * o->pp * o->dp;
     uint64_t budget = s->memory ? s->memory : free_memory() / 10 * 9 / (uint64_t)ranks_here;
     int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / page) : 0;
@@ -292,14 +291,14 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         want = s->num_blocks;
     else if (fit < want)
         want = fit;
-    if (want < o->depth || (uint64_t)want * page + fixed > budget)
+    if (want < 1 || (uint64_t)want * page + fixed > budget)
         return err_set(e, ERR_MEMORY,
                        "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
                        "pages, but %.2f GiB may be "
                        "used; split further (--tp, --pp), quantise (--quant w8a8 or w4), or give "
                        "--num-blocks, --seq-length or --memory",
                        s->weights, (double)weights / 0x1p30, (double)work / 0x1p30,
-                       (double)MAX(want, o->depth) * (double)page / 0x1p30, (long long)MAX(want, o->depth),
+                       (double)MAX(want, 1) * (double)page / 0x1p30, (long long)MAX(want, 1),
                        (double)budget / 0x1p30);
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
     return 0;
