@@ -3,8 +3,8 @@
 mode=$1 ranks=$2 kind=$3 program=$4
 command -v mpirun >/dev/null || { echo "no mpirun: skipped"; exit 77; }
 [ "$kind" = net ] && export YOKE_COMM=net
-# Open MPI keeps memory until its end, of which a leak checker complains; without one, stacks need not be exact.
-export ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0:fast_unwind_on_malloc=1"
+# Open MPI keeps memory until its end, of which a leak checker complains.
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}"
 out=$(mktemp) && trap 'rm -f "$out"' EXIT
 # What the job might leave; yoke_shards_* is scratch of tests/model/test_shards.c, which may run at the same time.
 names() { ls /dev/shm 2>/dev/null | grep yoke | grep -cv '^yoke_shards_'; }
