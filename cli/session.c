@@ -11,31 +11,19 @@
 #include "formats/shardset.h"
 #include "formats/source.h"
 
-int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
+/* MindFormers configs are also written for dp x tp x pp x ep ranks; what they mean by it is more replicas. */
+static void settle_degrees(struct settings *s, struct warn_sink *warn)
 {
     int64_t ranks = s->tp * s->pp * s->dp, launched = comm_mpi_launched();
-    /* MindFormers configs are also written for dp x tp x pp x ep ranks; what they mean by it is more replicas
-     */
-    if (s->ep > 1 && launched && launched != ranks && launched == ranks * s->ep) {
-        warn_to(warn,
-                "%lld ranks were launched for data %lld x pipeline %lld x tensor %lld: read as data "
-                "parallelism of %lld x %lld",
-                (long long)launched, (long long)s->dp, (long long)s->pp, (long long)s->tp, (long long)s->dp,
-                (long long)s->ep);
-        s->dp *= s->ep;
-    }
-    if ((s->dp * s->tp) % s->ep)
-        return err_set(e, ERR_SPLIT,
-                       "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
-                       (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep && s->ep != s->dp * s->tp)
-        return err_set(e, ERR_SPLIT,
-                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
-                       "are split within a replica "
-                       "(degrees that divide %lld) or spread over all of them (%lld)",
-                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
-                       (long long)(s->dp * s->tp));
-    return 0;
+    if (s->ep == 1 || !launched || launched == ranks || launched != ranks * s->ep)
+        return;
+    warn_to(
+        warn,
+        "%lld ranks were launched for data %lld x pipeline %lld x tensor %lld: read as data parallelism of "
+        "%lld x %lld",
+        (long long)launched, (long long)s->dp, (long long)s->pp, (long long)s->tp, (long long)s->dp,
+        (long long)s->ep);
+    s->dp *= s->ep;
 }
 
 enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint *c)
@@ -251,18 +239,18 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->max_tokens = MAX((int32_t)s->prefill_chunk, x->max_batch);
     o->max_out = MAX(max_out, x->max_batch);
 
-    /* the fullest stage decides */
+    /* the fullest stage decides, and its last rank: uneven shares leave the most for it (plan/split.c) */
     struct checkpoint_source source;
     uint64_t fixed = 0, page = 0, weights = 0, work = 0;
     checkpoint_source_init(&source, x->checkpoint);
     for (int stage = 0; stage < o->pp; stage++) {
         struct plan_options po = {.tp = o->tp,
-                                  .rank = 0,
+                                  .rank = o->tp - 1,
                                   .pp = o->pp,
                                   .stage = stage,
-
                                   .ep = o->ep,
                                   .dp = o->dp,
+                                  .lane = o->dp - 1,
                                   .source = &source.base,
                                   .quant = o->quant,
                                   .kv = o->kv,
@@ -291,15 +279,17 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         want = s->num_blocks;
     else if (fit < want)
         want = fit;
+    bool could_spread =
+        x->graph->axis_n[AX_EXPERT] && o->dp > 1 && !experts_spread(x->graph, o->tp, o->dp, o->ep);
     if (want < 1 || (uint64_t)want * page + fixed > budget)
         return err_set(e, ERR_MEMORY,
                        "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
                        "pages, but %.2f GiB may be "
-                       "used; split further (--tp, --pp), quantise (--quant w8a8 or w4), or give "
+                       "used; split further (--tp, --pp%s), quantise (--quant w8a8 or w4), or give "
                        "--num-blocks, --seq-length or --memory",
                        s->weights, (double)weights / 0x1p30, (double)work / 0x1p30,
                        (double)MAX(want, 1) * (double)page / 0x1p30, (long long)MAX(want, 1),
-                       (double)budget / 0x1p30);
+                       (double)budget / 0x1p30, could_spread ? ", --ep: experts over all replicas" : "");
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
     return 0;
 }
@@ -320,7 +310,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->settings = s;
     int rc = open_model(x, warn, e);
     if (!rc)
-        rc = session_check_degrees(s, warn, e);
+        settle_degrees(s, warn);
     if (!rc && (parts & SESSION_TOKENIZER))
         rc = open_tokenizer(x, e);
     if (rc)

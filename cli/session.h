@@ -46,8 +46,5 @@ int session_params(const struct session *x, const struct sampling_settings *p, i
                    struct request_params *ret, struct arena *mem, struct err *e);
 /* The number format of the KV cache: as asked, or f32 for a float32 checkpoint and f16 for all others. */
 enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint *c);
-/* Degrees that cannot be are an error; a launch of dp x tp x pp x ep ranks is read as more replicas, and said
- * so. */
-int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e);
 
 #endif

@@ -69,17 +69,39 @@ static void print_steps(const struct plan *p, int32_t from, int32_t to, struct b
             }
         if (plan_step_bytes(p, s, 1))
             buf_addf(out, "  %zu bytes a row", plan_step_bytes(p, s, 1));
+        if (plan_spread_bytes(p, s))
+            buf_addf(out, "  %zu bytes a token", plan_spread_bytes(p, s));
         buf_addc(out, '\n');
     }
 }
 
+void plan_print_experts(const struct plan *p, struct buf *out)
+{
+    int slices = plan_expert_slices(p);
+    if (!p->graph->axis_n[AX_EXPERT] || p->opt.ep * slices == 1)
+        return;
+    buf_addf(out, "in %d group%s of %d rank%s, ", p->opt.ep, p->opt.ep > 1 ? "s" : "", slices,
+             slices > 1 ? "s" : "");
+    if (plan_spreads(p))
+        buf_addf(out, "over all %d replicas, whose ticks go together", p->opt.dp);
+    else
+        buf_adds(out, p->opt.dp > 1 ? "within each replica" : "all in one replica");
+}
+
 void plan_print(const struct plan *p, struct buf *out)
 {
+    struct buf experts = BUF_INIT;
     if (p->opt.pp > 1)
         buf_addf(out, "stage %d of %d, layers %d to %d; ", p->opt.stage, p->opt.pp, p->layers.begin,
                  p->layers.end - 1);
-    buf_addf(out, "rank %d of %d; bits %s\n", p->opt.rank, p->opt.tp,
-             p->bits_equal ? "as on one rank" : p->why_not);
+    if (plan_spreads(p))
+        buf_addf(out, "replica %d of %d, ", p->opt.lane, p->opt.dp);
+    plan_print_experts(p, &experts);
+    buf_addf(out, "rank %d of %d; ", p->opt.rank, p->opt.tp);
+    if (experts.len)
+        buf_addf(out, "experts %s; ", experts.s);
+    buf_addf(out, "bits %s\n", p->bits_equal ? "as on one rank" : p->why_not);
+    buf_release(&experts);
     struct print_layers layers = PRINT_LAYERS_INIT;
     for (int32_t i = 0, end; i < p->n_steps; i = end) {
         for (end = i + 1; end < p->n_steps && p->steps[end].layer == p->steps[i].layer;)

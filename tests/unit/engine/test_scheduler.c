@@ -546,13 +546,13 @@ static void episode(uint32_t seed, bool overlap)
 
 static void test_episodes(void **state)
 {
-    for (uint32_t seed = 1; seed <= 600; seed++)
+    for (uint32_t seed = 1; seed <= 400; seed++)
         episode(seed, false);
 }
 
 static void test_overlapping_episodes(void **state)
 {
-    for (uint32_t seed = 1; seed <= 900; seed++)
+    for (uint32_t seed = 1; seed <= 200; seed++)
         episode(seed, true);
 }
 
