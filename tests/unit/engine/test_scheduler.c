@@ -61,8 +61,8 @@ struct mock {
     struct mock_lane lanes[MAX_LANES];
     int64_t n_ticks, n_waits, n_rows, fail_at; /* fail_at: the tick that loses a rank; -1: none */
     struct job *jobs;
-    int32_t n_jobs;
-    int32_t oldest; /* the job that was so after the last tick */
+    int32_t n_jobs, n_settled; /* settled: the first ones, which have ended and been looked at */
+    int32_t oldest;            /* the job that was so after the last tick */
     uint32_t seed;
     int chaos; /* out of 100: how often a callback stops, drops or adds something */
 };
@@ -441,7 +441,7 @@ static void on_token(void *ctx, struct request *r, int32_t token)
 static int32_t count_left(const struct mock *m)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->n_jobs; i++)
+    for (int32_t i = m->n_settled; i < m->n_jobs; i++)
         n += m->jobs[i].fate == FATE_LEFT;
     return n;
 }
@@ -450,9 +450,12 @@ static int32_t count_left(const struct mock *m)
 static void look_at_all(struct mock *m)
 {
     int32_t oldest = -1;
-    for (int32_t i = 0; i < m->n_jobs; i++) {
+    bool settled = true;
+    for (int32_t i = m->n_settled; i < m->n_jobs; i++) {
         struct job *j = &m->jobs[i];
         struct request_view v;
+        settled = settled && j->fate != FATE_LEFT;
+        m->n_settled += settled;
         if (!j->r)
             continue;
         request_look(j->r, &v);
@@ -488,6 +491,8 @@ static void run_to_end(struct mock *m)
             left = 1;
         }
     }
+    m->n_settled = 0; /* all once more: what has ended stayed as it was */
+    look_at_all(m);
     for (int32_t i = 0; i < m->n_jobs; i++)
         if (m->jobs[i].r && m->jobs[i].want_finish != FINISH_STOP)
             assert_int_equal(m->jobs[i].n_got, m->jobs[i].n_want);
