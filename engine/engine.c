@@ -689,13 +689,17 @@ static bool prepare(struct lane *l)
 static int post_together(struct engine *en)
 {
     for (;;) {
-        bool work = false, room = true;
+        bool work = false, room = true, prefill = false;
         for (int i = 0; i < en->n_lanes; i++)
             room &= has_room(&en->lanes[i]);
-        for (int i = 0; i < en->n_lanes && room; i++)
+        for (int i = 0; i < en->n_lanes && room; i++) {
             work |= prepare(&en->lanes[i]);
+            prefill |= next_flight(&en->lanes[i])->has_prefill;
+        }
         if (!work)
             return 0;
+        for (int i = 0; i < en->n_lanes; i++) /* whose tick it is that takes long cannot be told */
+            next_flight(&en->lanes[i])->has_prefill = prefill;
         for (int i = en->n_lanes - 1; i >= 0; i--) /* lane 0, which computes in post, last */
             if (post(en, &en->lanes[i]))
                 return en->broken.code;

@@ -646,6 +646,25 @@ static void test_chunks_overlap(void **state)
     mock_release(&m);
 }
 
+/* Where lanes tick together, the time of one's prompt is not counted as another's decoding. */
+static void test_time_together(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    struct backend b = roomy;
+    b.lanes = 2;
+    b.depth = 1;
+    b.together = true;
+    mock_init(&m, b, plain);
+    add(&m, 20, wants(1), on_token);
+    run_to_end(&m);
+    drain(&m);
+    engine_stats(m.en, &s);
+    assert_int_equal(s.prefill_tokens, 20);
+    assert_true(s.prefill_s > 0 && s.decode_s == 0);
+    mock_release(&m);
+}
+
 /* Few requests are shared out over the ticks in flight, and over the replicas. */
 static void test_shares(void **state)
 {
@@ -940,6 +959,7 @@ int main(void)
         cmocka_unit_test(test_overlapping_episodes),
         cmocka_unit_test(test_chunks_overlap),
         cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_time_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
