@@ -99,11 +99,18 @@ static bool says_little(const char *frame)
 /* How mpirun announces the signal that it passes on for us. */
 static const char forwarding[] = "mpirun: Forwarding signal ";
 
+/* Not for the user. The second: a race with the ssh that it has just started, which does not matter. */
+static bool is_noise(const char *line)
+{
+    return !strncmp(line, forwarding, sizeof(forwarding) - 1) ||
+           (*line == '[' && strstr(line, "] plm:rsh: Warning: setpgid("));
+}
+
 /* Whether a line, of which this is the beginning, may turn out not to be for the user. */
 static bool may_be_mpiruns(const struct buf *line)
 {
     size_t n = strspn(line->s, "-");
-    return n == line->len || (n >= 70 && line->s[n] == '\n') ||
+    return n == line->len || (n >= 70 && line->s[n] == '\n') || *line->s == '[' ||
            !strncmp(line->s, forwarding, MIN(line->len, sizeof(forwarding) - 1));
 }
 
@@ -162,7 +169,7 @@ static void end_line(struct watch *w)
         buf_add(&w->frame, w->line.s, w->line.len);
         if (second)
             end_frame(w);
-    } else if (strncmp(w->line.s, forwarding, sizeof(forwarding) - 1)) {
+    } else if (!is_noise(w->line.s)) {
         show(w, w->line.s, w->line.len);
     }
     buf_clear(&w->line);

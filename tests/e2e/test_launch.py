@@ -218,13 +218,14 @@ class Launch(Case):
 
     def test_a_host_that_only_mpirun_misses(self):
         dashes = "-" * 74
-        said = (f"{dashes}\nORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[3,0],0] on node n0\n"
+        said = (f"[n0:17] plm:rsh: Warning: setpgid(19,19) failed in parent with errno=Permission denied(13)\n{dashes}\nORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[3,0],0] on node n0\n"
                 f"  Remote daemon: [[3,0],2] on node n2\n\nThis is usually due to\n{dashes}\n")
         self.write("said", said)
         r, _ = self.with_script(f"cat {self.tmp}/said >&2\nexit 1", "--hosts", "n1:2,n2,n3:1", "--mpirun-args",
                                 "--mca plm_rsh_agent other")
         self.assertEqual(r.code, 6, r)
         self.assertIn("HNP daemon", r.err)
+        self.assertNotIn("setpgid", r.err)
         self.assertIn("yoke: error: host n2 is lost, with rank 2: ", r.err.splitlines()[-1])
 
     def test_one_rank_just_runs_without_mpirun(self):
