@@ -20,8 +20,8 @@ for delay in ${DELAY_US:-0}; do
     hosts=()
     case $delay in
     0) hosts_add h1 h2 ;;
-    relay) hosts_relay "$relay" 0 rh1 rh2 ;;
-    *) hosts_relay "$relay" "$delay" "d${delay}h1" "d${delay}h2" ;;
+    relay) hosts_relay "$relay" 0 rh1 rh2 || exit ;;
+    *) hosts_relay "$relay" "$delay" "d${delay}h1" "d${delay}h2" || exit ;;
     esac
     pairs+=("$delay ${hosts[*]}")
     echo "delay $delay us: a small packet there and back takes $(hosts_ping "${hosts[@]}") us"

@@ -82,7 +82,8 @@ hosts_add() { # NAME...
     done
 }
 
-# Hosts joined not by the bridge but by a relay (relay.c), which holds each frame for DELAY_US microseconds.
+# Hosts joined not by the bridge but by a relay (relay.c), which holds each frame for DELAY_US microseconds. Returns 1 where
+# it does not start, as without /dev/net/tun; it says why.
 hosts_relay() { # RELAY DELAY_US NAME...
     local relay=$1 delay=$2 name
     shift 2
@@ -90,7 +91,7 @@ hosts_relay() { # RELAY DELAY_US NAME...
     "$relay" "$delay" "${@/#//run/netns/}" &
     for name; do
         until ip -n "$name" link show eth0 >/dev/null 2>&1; do
-            kill -0 $! 2>/dev/null || hosts_skip "the relay does not start"
+            kill -0 $! 2>/dev/null || return
             sleep 0.05
         done
         address_host "$name"
