@@ -12,6 +12,7 @@
 #ifndef YOKE_CLI_LAUNCH_H
 #define YOKE_CLI_LAUNCH_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include "base/buf.h"
 #include "base/err.h"
@@ -64,14 +65,19 @@ void rank_end_describe(const struct rank_end *x, struct buf *out);
 struct watch_options {
     char *const *argv; /* mpirun and its arguments */
     const char *log_dir;
-    bool reads_stdin; /* the command does; else it gets none */
-    bool interactive; /* Ctrl-C stops an answer, not the run */
+    const struct launch_hosts *hosts; /* none: this one, or those of the batch system */
+    bool reads_stdin;                 /* the command does; else it gets none */
+    bool interactive;                 /* Ctrl-C stops an answer, not the run */
 };
 /* Runs mpirun to its end. 0, an error, or a rank's exit code with the sentence in e. */
 int watch_mpirun(const struct watch_options *o, struct err *e);
 
 /* Set in the environment of a command that has a supervisor: its rank may speak for itself. */
 #define LAUNCH_SUPERVISED "YOKE_SUPERVISED"
+
+/* By this signal the command tells its supervisor that it has said on standard error which rank or host is
+ * lost, and will end: the report goes out now, for the end itself takes longer than the launcher can wait. */
+#define LAUNCH_LOST SIGUSR2
 
 /* `yoke launch-rank LOG_DIR COMMAND ...`, for mpirun only. Returns the exit code. */
 int launch_rank(int argc, char **argv);

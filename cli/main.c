@@ -1,4 +1,5 @@
 /* The program: finds the subcommand, reads its settings, prints what went wrong. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +69,10 @@ static int fail(int code, const char *msg)
     } else if (*msg) {
         fprintf(stderr, "yoke: error: %s\n", msg);
     }
-    if (code == ERR_RANK_LOST && getenv(LAUNCH_SUPERVISED))
+    if (code == ERR_RANK_LOST && getenv(LAUNCH_SUPERVISED)) {
+        kill(getppid(), LAUNCH_LOST);
         sleep(1); /* our end makes mpirun end all; let the report of who was first get out before */
+    }
     return exit_code_of(code);
 }
 

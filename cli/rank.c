@@ -23,6 +23,7 @@ struct supervisor {
     int rank, log, pipe, signals;
     pid_t child;
     bool ended, told_to_end; /* ended is about the child, told_to_end about who ended it */
+    bool reported;
     int status;
     int64_t kill_at; /* clock_ns(); 0: not set */
     struct buf tail;
@@ -97,6 +98,7 @@ static int start(struct supervisor *s, char **argv, struct err *e)
     sigaddset(&caught, SIGINT);
     sigaddset(&caught, SIGHUP);
     sigaddset(&caught, SIGUSR1);
+    sigaddset(&caught, LAUNCH_LOST);
     sigaddset(&caught, SIGCHLD);
     sigprocmask(SIG_BLOCK, &caught, &old);
     signal(SIGPIPE, SIG_IGN);
@@ -123,25 +125,6 @@ static void reap(struct supervisor *s)
         s->ended = true;
 }
 
-static void handle_signal(struct supervisor *s)
-{
-    struct signalfd_siginfo info;
-    if (read(s->signals, &info, sizeof(info)) != sizeof(info))
-        return;
-    reap(s); /* first: what has ended already did so by itself */
-    if (s->ended || info.ssi_signo == SIGCHLD)
-        return;
-    if (info.ssi_signo == SIGUSR1) { /* the launcher's Ctrl-C, passed on by mpirun: rank 0 ends the others */
-        if (s->rank == 0)
-            kill(s->child, SIGINT);
-        return;
-    }
-    s->told_to_end = true;
-    kill(s->child, SIGTERM);
-    if (!s->kill_at)
-        s->kill_at = clock_ns() + GRACE_MS * (int64_t)1000000;
-}
-
 /* Keeps the last REPORT_LINES lines, and not much more than REPORT_BYTES. */
 static void remember(struct supervisor *s, const char *p, size_t n)
 {
@@ -166,6 +149,67 @@ static bool copy_output(struct supervisor *s)
     return true;
 }
 
+/* What lies in the pipe already. */
+static void drain_output(struct supervisor *s)
+{
+    struct pollfd p = {s->pipe, POLLIN, 0};
+    while (poll(&p, 1, 0) > 0 && copy_output(s))
+        ;
+}
+
+static void last_lines(const struct supervisor *s, struct buf *out)
+{
+    const char *t = s->tail.s;
+    size_t end = s->tail.len, at = end;
+    for (int lines = 0; at > 0 && end - at < REPORT_BYTES; at--)
+        if (at < end && t[at - 1] == '\n' && ++lines == REPORT_LINES)
+            break;
+    buf_add(out, t + at, end - at);
+}
+
+/* Once, and only of an end that is the rank's own doing. */
+static void report(struct supervisor *s, int code, int sig)
+{
+    if (!code || s->told_to_end || s->reported)
+        return;
+    struct rank_end x = {
+        .rank = s->rank, .pid = (int)s->child, .code = code, .signal = sig, .lines = BUF_INIT};
+    struct buf b = BUF_INIT;
+    s->reported = true;
+    gethostname(x.host, sizeof(x.host) - 1);
+    last_lines(s, &x.lines);
+    rank_end_write(&x, &b);
+    write_all(STDERR_FILENO, b.s, b.len);
+    buf_release(&b);
+    buf_release(&x.lines);
+}
+
+static void handle_signal(struct supervisor *s)
+{
+    struct signalfd_siginfo info;
+    if (read(s->signals, &info, sizeof(info)) != sizeof(info))
+        return;
+    reap(s); /* first: what has ended already did so by itself */
+    if (s->ended || info.ssi_signo == SIGCHLD)
+        return;
+    if (info.ssi_signo == SIGUSR1) { /* the launcher's Ctrl-C, passed on by mpirun: rank 0 ends the others */
+        if (s->rank == 0)
+            kill(s->child, SIGINT);
+        return;
+    }
+    if (info.ssi_signo == LAUNCH_LOST) { /* mpirun would pass one on, too */
+        if (info.ssi_pid == (uint32_t)s->child) {
+            drain_output(s);
+            report(s, exit_code_of(ERR_RANK_LOST), 0);
+        }
+        return;
+    }
+    s->told_to_end = true;
+    kill(s->child, SIGTERM);
+    if (!s->kill_at)
+        s->kill_at = clock_ns() + GRACE_MS * (int64_t)1000000;
+}
+
 /* Until the command has ended and all it said is read. What it may have started and left behind can hold the
  * pipe open: that is not waited for. */
 static void supervise(struct supervisor *s)
@@ -186,36 +230,6 @@ static void supervise(struct supervisor *s)
     }
 }
 
-static void last_lines(const struct supervisor *s, struct buf *out)
-{
-    const char *t = s->tail.s;
-    size_t end = s->tail.len, at = end;
-    for (int lines = 0; at > 0 && end - at < REPORT_BYTES; at--)
-        if (at < end && t[at - 1] == '\n' && ++lines == REPORT_LINES)
-            break;
-    buf_add(out, t + at, end - at);
-}
-
-static int report(const struct supervisor *s)
-{
-    bool killed = WIFSIGNALED(s->status);
-    struct rank_end x = {.rank = s->rank,
-                         .pid = (int)s->child,
-                         .signal = killed ? WTERMSIG(s->status) : 0,
-                         .code = killed ? 128 + WTERMSIG(s->status) : WEXITSTATUS(s->status),
-                         .lines = BUF_INIT};
-    if (x.code && !s->told_to_end) {
-        struct buf b = BUF_INIT;
-        gethostname(x.host, sizeof(x.host) - 1);
-        last_lines(s, &x.lines);
-        rank_end_write(&x, &b);
-        write_all(STDERR_FILENO, b.s, b.len);
-        buf_release(&b);
-        buf_release(&x.lines);
-    }
-    return x.code;
-}
-
 int launch_rank(int argc, char **argv)
 {
     struct supervisor s = {.rank = comm_mpi_rank(), .log = -1, .tail = BUF_INIT};
@@ -229,7 +243,8 @@ int launch_rank(int argc, char **argv)
     if (rc)
         return fail(&s, rc, e.msg);
     supervise(&s);
-    int code = report(&s);
+    int sig = WIFSIGNALED(s.status) ? WTERMSIG(s.status) : 0, code = sig ? 128 + sig : WEXITSTATUS(s.status);
+    report(&s, code, sig);
     buf_release(&s.tail);
     close(s.log);
     return code;

@@ -18,7 +18,13 @@
 
 enum {
     POLITE_MS = 3000, /* from Ctrl-C to taking the ranks down, if rank 0 has not ended the run */
-    LAST_MS = 6000    /* from there to killing mpirun */
+    LAST_MS = 6000,   /* from there to killing mpirun */
+    /* The same, once a rank has failed, or a host is lost. mpirun ends by itself 3 s after a rank has; but it
+     * may wait for a host that is gone until TCP gives up. A lost host is noticed after at most 6 s (mpirun's
+     * keepalives), and all is to be over within 10. */
+    FAILED_MS = 5000,
+    LOST_MS = 2750,
+    KILL_MS = 750
 };
 
 struct watch {
@@ -28,30 +34,48 @@ struct watch {
     bool ended;
     int status;
     int interrupts, ended_by; /* Ctrl-C; the signal that told us to end */
+    int64_t failed_at;        /* when a report, or mpirun, first said that the job has failed; 0: not yet */
+    bool own_failure;         /* a report says more than that another rank is lost */
     int64_t next_step_at;     /* clock_ns(); 0: none */
     bool terminated;          /* mpirun was told to end */
     /* input on its way */
     char input[4096];
     size_t n_input, sent;
     /* the stream */
-    struct buf line;  /* a report, or a line that may open a frame of mpirun's, so far */
-    bool in_report;   /* line is a report */
-    bool mid_line;    /* part of this line has been shown */
-    bool in_frame;    /* between two of mpirun's dashed lines */
-    struct buf frame; /* such a message so far */
-    struct buf held;  /* those that a rank's report would say better */
-    bool lost_daemon;
+    struct buf line;     /* a report, or a line that may open a frame of mpirun's, so far */
+    bool in_report;      /* line is a report */
+    bool mid_line;       /* part of this line has been shown */
+    bool in_frame;       /* between two of mpirun's dashed lines */
+    struct buf frame;    /* such a message so far */
+    struct buf held;     /* those that a rank's report would say better */
+    char lost_host[256]; /* whose daemon mpirun has lost */
     struct rank_end *ends;
     size_t n_ends, cap_ends;
 };
 
 /* --- what comes from mpirun's standard error --- */
 
-/* Nothing once the ranks are taken down at the user's wish: what is said then is noise. */
+/* Nothing once the ranks are taken down, by us: what is said then is noise. */
 static void show(const struct watch *w, const char *p, size_t n)
 {
     if (!w->terminated)
         fwrite(p, 1, n, stderr);
+}
+
+static void step_in(struct watch *w, int ms)
+{
+    w->next_step_at = clock_ns() + ms * (int64_t)1000000;
+}
+
+/* From the first bad news on mpirun has little time left. */
+static void expect_end(struct watch *w)
+{
+    if (w->terminated)
+        return;
+    if (!w->failed_at)
+        w->failed_at = clock_ns();
+    int ms = *w->lost_host || !w->own_failure ? LOST_MS : FAILED_MS;
+    w->next_step_at = w->failed_at + ms * (int64_t)1000000;
 }
 
 /* mpirun's words for what a report says with more to it. */
@@ -61,6 +85,7 @@ static bool says_little(const char *frame)
                                           "exited with non-zero status",
                                           "mpirun noticed that process rank",
                                           "MPI_ABORT was invoked",
+                                          "lost communication with a remote daemon",
                                           "An MPI communication peer process has unexpectedly disconnected",
                                           "has exited due to process rank",
                                           "mpirun has exited due to",
@@ -74,11 +99,18 @@ static bool says_little(const char *frame)
 /* How mpirun announces the signal that it passes on for us. */
 static const char forwarding[] = "mpirun: Forwarding signal ";
 
+/* Not for the user. The second: a race with the ssh that it has just started, which does not matter. */
+static bool is_noise(const char *line)
+{
+    return !strncmp(line, forwarding, sizeof(forwarding) - 1) ||
+           (*line == '[' && strstr(line, "] plm:rsh: Warning: setpgid("));
+}
+
 /* Whether a line, of which this is the beginning, may turn out not to be for the user. */
 static bool may_be_mpiruns(const struct buf *line)
 {
     size_t n = strspn(line->s, "-");
-    return n == line->len || (n >= 70 && line->s[n] == '\n') ||
+    return n == line->len || (n >= 70 && line->s[n] == '\n') || *line->s == '[' ||
            !strncmp(line->s, forwarding, MIN(line->len, sizeof(forwarding) - 1));
 }
 
@@ -88,15 +120,33 @@ static bool is_dashes(const struct buf *line)
     return n >= 70 && line->s[n] == '\n';
 }
 
+/* "ORTE has lost communication with a remote daemon. [...] Remote daemon: [[5,0],2] on node n3" */
+static void note_lost_host(struct watch *w)
+{
+    const char *name = strstr(w->frame.s, "lost communication");
+    if (!name || !(name = strstr(name, "Remote daemon")) || !(name = strstr(name, " on node ")))
+        return;
+    name += strlen(" on node ");
+    if (!*w->lost_host)
+        snprintf(w->lost_host, sizeof(w->lost_host), "%.*s", (int)strcspn(name, " \n"), name);
+    expect_end(w);
+}
+
 static void end_frame(struct watch *w)
 {
     w->in_frame = false;
-    w->lost_daemon |= strstr(w->frame.s, "lost communication") != NULL;
+    note_lost_host(w);
     if (says_little(w->frame.s))
         buf_add(&w->held, w->frame.s, w->frame.len);
     else
         show(w, w->frame.s, w->frame.len);
     buf_clear(&w->frame);
+}
+
+static bool only_lost_another(const struct rank_end *x)
+{
+    return x->code == exit_code_of(ERR_RANK_LOST) ||
+           x->code == -ERR_RANK_LOST; /* main's; comm's own (beat.c) */
 }
 
 static void end_line(struct watch *w)
@@ -107,6 +157,8 @@ static void end_line(struct watch *w)
         if (rank_end_read(w->line.s, &x)) {
             XGROW(w->ends, w->n_ends, w->cap_ends);
             w->ends[w->n_ends++] = x;
+            w->own_failure |= !only_lost_another(&x);
+            expect_end(w);
         } else {
             buf_release(&x.lines);
         }
@@ -117,7 +169,7 @@ static void end_line(struct watch *w)
         buf_add(&w->frame, w->line.s, w->line.len);
         if (second)
             end_frame(w);
-    } else if (strncmp(w->line.s, forwarding, sizeof(forwarding) - 1)) {
+    } else if (!is_noise(w->line.s)) {
         show(w, w->line.s, w->line.len);
     }
     buf_clear(&w->line);
@@ -196,16 +248,11 @@ static void pass_input(struct watch *w, bool readable, bool writable)
 
 /* --- signals --- */
 
-static void step_in(struct watch *w, int ms)
-{
-    w->next_step_at = clock_ns() + ms * (int64_t)1000000;
-}
-
 static void terminate(struct watch *w)
 {
     kill(w->mpirun, SIGTERM);
     w->terminated = true;
-    step_in(w, LAST_MS);
+    step_in(w, w->failed_at ? KILL_MS : LAST_MS);
 }
 
 /* The first Ctrl-C goes to rank 0, which ends the run in good order (or, in a conversation, the answer); the
@@ -215,7 +262,7 @@ static void interrupt(struct watch *w)
     w->interrupts++;
     if (w->terminated)
         return;
-    if (w->interrupts > 1 && (!w->opt->interactive || w->next_step_at)) {
+    if (w->failed_at || (w->interrupts > 1 && (!w->opt->interactive || w->next_step_at))) {
         terminate(w);
     } else {
         kill(w->mpirun, SIGUSR1); /* passed on to the supervisors */
@@ -244,7 +291,7 @@ static void next_step(struct watch *w)
     w->next_step_at = 0;
     if (w->terminated)
         kill(w->mpirun, SIGKILL); /* the supervisors die with it */
-    else if (!w->opt->interactive)
+    else if (w->failed_at || !w->opt->interactive)
         terminate(w);
 }
 
@@ -334,7 +381,7 @@ static const struct rank_end *culprit(const struct watch *w)
 {
     const struct rank_end *x = w->n_ends ? &w->ends[0] : NULL;
     for (size_t i = 0; i < w->n_ends; i++)
-        if (w->ends[i].code != exit_code_of(ERR_RANK_LOST)) {
+        if (!only_lost_another(&w->ends[i])) {
             x = &w->ends[i];
             break;
         }
@@ -357,6 +404,36 @@ static void show_last_lines(const struct watch *w, const struct rank_end *x)
     }
 }
 
+/* Who is lost: what the last of a rank's own lines says. NULL: it has none. */
+static const char *last_sentence(const struct rank_end *x)
+{
+    static const char ours[] = "yoke: ", error[] = "error: ";
+    const char *said = NULL;
+    for (const char *l = x->lines.s; *l; l += strcspn(l, "\n"), l += *l == '\n')
+        if (!strncmp(l, ours, strlen(ours)))
+            said = l + strlen(ours);
+    return said && !strncmp(said, error, strlen(error)) ? said + strlen(error) : said;
+}
+
+/* No rank has said anything: all that could are gone, or compute. */
+static int lost_host(const struct watch *w, struct err *e)
+{
+    const struct launch_hosts *h = w->opt->hosts;
+    int first = 0;
+    size_t i = 0;
+    while (i < h->n && strcmp(h->v[i].name, w->lost_host))
+        first += h->v[i++].ranks;
+    struct buf ranks = BUF_INIT;
+    if (i < h->n && h->v[i].ranks == 1)
+        buf_addf(&ranks, ", with rank %d", first);
+    else if (i < h->n)
+        buf_addf(&ranks, ", with ranks %d to %d", first, first + h->v[i].ranks - 1);
+    err_set(e, ERR_RANK_LOST, "host %s is lost%s: mpirun has no connection to it any more; logs are in %s",
+            w->lost_host, ranks.s, w->opt->log_dir);
+    buf_release(&ranks);
+    return ERR_RANK_LOST;
+}
+
 static int judge(struct watch *w, struct err *e)
 {
     int code = WIFSIGNALED(w->status) ? 128 + WTERMSIG(w->status) : WEXITSTATUS(w->status);
@@ -366,6 +443,11 @@ static int judge(struct watch *w, struct err *e)
         return 128 + w->ended_by;
     if (w->interrupts && code)
         return err_set(e, ERR_INTERRUPTED, "%s", x && x->rank == 0 ? "" : "interrupted");
+    const char *said = x && only_lost_another(x) ? last_sentence(x) : NULL;
+    if (said) {
+        err_set(e, ERR_RANK_LOST, "%.*s; logs are in %s", (int)strcspn(said, "\n"), said, w->opt->log_dir);
+        return exit_code_of(ERR_RANK_LOST);
+    }
     if (x) {
         struct buf b = BUF_INIT;
         show_last_lines(w, x);
@@ -377,9 +459,8 @@ static int judge(struct watch *w, struct err *e)
     if (!code)
         return 0;
     show(w, w->held.s, w->held.len);
-    if (w->lost_daemon)
-        return err_set(e, ERR_RANK_LOST, "a host is lost: mpirun's words are above; logs are in %s",
-                       w->opt->log_dir);
+    if (*w->lost_host)
+        return lost_host(w, e);
     return err_set(e, ERR_FAIL, "mpirun could not do it (its code is %d); its words are above", code);
 }
 

@@ -1,6 +1,7 @@
 /* mpi.c: ranks are processes that an MPI launcher started. Finds out how they can meet. */
 #include "comm/comm.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +159,10 @@ int comm_mpi_open(size_t max_bytes, struct comm **ret, struct err *e)
     if (rc)
         return err_set(e, ERR_FAIL, "MPI does not start (error %d)", rc);
     world.finalize = !begun;
+    /* MPI writes to sockets whose other end may be dead. That is an error to be named, not a signal that
+     * makes the survivor look like the one that failed. */
+    if (!begun)
+        signal(SIGPIPE, SIG_IGN);
     if (level < MPI_THREAD_SERIALIZED)
         return err_set(e, ERR_UNSUPPORTED,
                        "this MPI library was built without threads: it offers thread level %d, yoke needs "

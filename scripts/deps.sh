@@ -6,7 +6,10 @@ set -eu
 build="gcc libc6-dev make meson ninja-build pkg-config python3 libjansson-dev libfyaml-dev libhwloc-dev libpcre2-dev
        libutf8proc-dev libssl-dev libopenmpi-dev openmpi-bin"
 # clang's runtime (sanitizers, libFuzzer) and symbolizer come as packages of their own.
-test="git libcmocka-dev clang-14 libclang-rt-14-dev llvm-14 clang-format-14 util-linux"
+test="git libcmocka-dev clang-14 libclang-rt-14-dev llvm-14 clang-format-14 util-linux iproute2"
+# tests/hosts has an ssh server of its own in each of its hosts. Not where installing it would open this machine to the
+# network: there the test uses a script in place of ssh.
+[ -d /run/systemd/system ] || test="$test openssh-client openssh-server"
 demo="python3 ca-certificates"
 
 [ $# -gt 0 ] || set -- build test

@@ -179,6 +179,55 @@ class Launch(Case):
         r = self.refused(FAILED, "mpirun could not do it", options=["--hosts", "elsewhere.invalid"])
         self.assertIn("elsewhere.invalid", r.err.replace("yoke: 2 ranks on elsewhere.invalid", ""), r)
 
+    # -- what mpirun is told, and what is made of its words: a script in its place
+
+    def with_script(self, script, *options, **env):
+        """The launcher's result and the arguments that the script got in mpirun's place."""
+        mpirun = self.write("bin/mpirun", f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{self.tmp}/arguments\n{script}\n")
+        mpirun.chmod(0o755)
+        r = self.launch(*run_args(4), options=options, env={"PATH": f"{mpirun.parent}:/usr/bin:/bin", **env})
+        return r, (self.tmp / "arguments").read_text().splitlines()
+
+    def test_remote_hosts_are_watched(self):
+        keepalive = {"oob_tcp_keepalive_time": "1", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "5"}
+        ssh = "-o BatchMode=yes -o ServerAliveInterval=1 -o ServerAliveCountMax=6"
+        hosts = ("--hosts", "n1,n2")
+        agent = {"OMPI_MCA_plm_rsh_agent": "other"}
+        for options, env, want in (((), {}, {}),
+                                   (("--hosts", "localhost"), {}, {}),
+                                   (hosts, agent, keepalive),
+                                   (hosts, {"OMPI_MCA_plm_rsh_args": "-v"}, keepalive),
+                                   (hosts, {"SLURM_JOB_ID": "1"}, {**keepalive, "plm_rsh_args": ssh}),
+                                   ((), {"SLURM_JOB_ID": "1"}, keepalive),
+                                   ((*hosts, "--mpirun-args", "--mca oob_tcp_keepalive_time 9 --mca plm_rsh_args -v"),
+                                    {"OMPI_MCA_oob_tcp_keepalive_probes": "7"}, {"oob_tcp_keepalive_intvl": "1"})):
+            with self.subTest(options=options, env=env):
+                r, args = self.with_script("exit 0", *options, **env)
+                self.assertEqual(r.code, 0, r)
+                at = [i for i, a in enumerate(args) if a == "--mca" and args[i + 2] not in ("9", "-v")]
+                self.assertEqual({args[i + 1]: args[i + 2] for i in at}, want, args)
+
+    def test_an_mpirun_that_does_not_end_is_ended(self):
+        report = r"\036%d 77 %d 0 n%d\037yoke: error: rank 3 on host n2 is gone, says rank %d\037\n"
+        hosts = ("--hosts", "n1,n2", "--mpirun-args", "--mca plm_rsh_agent other")
+        began = time.monotonic()
+        r, _ = self.with_script(f"printf '{report % (1, 6, 1, 1)}' >&2\ntrap '' TERM INT\nwhile :; do sleep 1; done", *hosts)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertEqual(r.code, 6, r)
+        self.assertRegex(r.err.splitlines()[-1], "^yoke: error: rank 3 on host n2 is gone, says rank 1; logs are in ")
+
+    def test_a_host_that_only_mpirun_misses(self):
+        dashes = "-" * 74
+        said = (f"[n0:17] plm:rsh: Warning: setpgid(19,19) failed in parent with errno=Permission denied(13)\n{dashes}\nORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[3,0],0] on node n0\n"
+                f"  Remote daemon: [[3,0],2] on node n2\n\nThis is usually due to\n{dashes}\n")
+        self.write("said", said)
+        r, _ = self.with_script(f"cat {self.tmp}/said >&2\nexit 1", "--hosts", "n1:2,n2,n3:1", "--mpirun-args",
+                                "--mca plm_rsh_agent other")
+        self.assertEqual(r.code, 6, r)
+        self.assertIn("HNP daemon", r.err)
+        self.assertNotIn("setpgid", r.err)
+        self.assertIn("yoke: error: host n2 is lost, with rank 2: ", r.err.splitlines()[-1])
+
     def test_one_rank_just_runs_without_mpirun(self):
         r = yoke("launch", "-n", 1, *run_args(2), env={"PATH": str(self.tmp)})
         self.assertEqual(r.raw_out, self.run_ok(*run_args()).raw_out, r)
