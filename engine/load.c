@@ -313,15 +313,16 @@ static size_t row_bytes(const struct plan_weight *w)
 
 static void list_pieces(struct loader *lo)
 {
-    for (int i = lo->w->first; i < lo->w->first + lo->w->n; i++) {
+    for (int i = lo->w->part.first; i < lo->w->part.first + lo->w->part.n; i++) {
         const struct plan_weight *w = &lo->p->weights[i];
+        struct range here = weights_members(lo->w, i);
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
-        lo->total += bytes * (size_t)rows * (size_t)range_n(w->stack);
+        lo->total += bytes * (size_t)rows * (size_t)range_n(here);
         bool whole = w->stacked && strstr(w->name, "_b_proj.*"); /* load_part */
         if (w->matrix && bytes && !whole)
             step = (int32_t)MIN((size_t)rows, ROUND_UP(MAX(PIECE_BYTES / bytes, (size_t)1), WMAT_PANEL));
-        for (int32_t k = 0; k < range_n(w->stack); k++)
+        for (int32_t k = here.begin; k < here.end; k++)
             for (int32_t at = 0; at < rows; at += step) {
                 XGROW(lo->pieces, lo->n_pieces, lo->cap_pieces);
                 lo->pieces[lo->n_pieces++] = (struct piece){i, k, at, MIN(step, rows - at)};
@@ -529,7 +530,7 @@ int load_weights(const struct checkpoint *c, const struct plan *p, const struct 
         if (o->verify)
             rc = shardset_verify(s, fits ? slices_rank(p) : -1, o->progress, o->progress_ctx, e);
         if (rc || fits)
-            return rc ? rc : slices_map(s, p, ret, e);
+            return rc ? rc : slices_map(s, p, true, ret, e);
     }
     rc = weights_new(p, &w, e);
     if (rc)

@@ -20,8 +20,9 @@ int slices_n_ranks(const struct plan *p);
 int slices_rank(const struct plan *p);
 /* 0 if the file of the plan's rank is exactly the plan's image; else ERR_SPLIT, saying where they part. */
 int slices_fit(const struct shardset *s, const struct plan *p, struct err *e);
-/* For a set that fits. */
-int slices_map(const struct shardset *s, const struct plan *p, struct weights **ret, struct err *e);
+/* For a set that fits. Without `experts` nothing of them is read. */
+int slices_map(const struct shardset *s, const struct plan *p, bool experts, struct weights **ret,
+               struct err *e);
 
 /* All ranks' files, for cutting anew. */
 struct slices;
