@@ -102,31 +102,15 @@ int slices_fit(const struct shardset *s, const struct plan *p, struct err *e)
     return rc;
 }
 
-/* What will be read of a mapped file, so that reading ahead starts now; the rest is not asked for. */
-static void advise(void *map, size_t bytes, size_t payload_at, const struct plan *p, bool experts)
-{
-    size_t at = 0;
-    if (!experts)
-        madvise(map, bytes, MADV_RANDOM);
-    for (int32_t k = 0; k < p->n_expert_layers && !experts; k++) {
-        const struct expert_layer *x = &p->expert_layers[k];
-        size_t begin = payload_at + weights_offset(p, x->weight);
-        madvise((uint8_t *)map + at, begin - at, MADV_WILLNEED);
-        at = begin + x->bytes * (size_t)range_n(x->stack);
-    }
-    madvise((uint8_t *)map + at, bytes - at, MADV_WILLNEED);
-}
-
-int slices_map(const struct shardset *s, const struct plan *p, bool experts, struct weights **ret,
-               struct err *e)
+int slices_map(const struct shardset *s, const struct plan *p, struct weights **ret, struct err *e)
 {
     void *map;
     size_t bytes, payload_at;
     int rc = shardset_map(s, slices_rank(p), &map, &bytes, &payload_at, e);
     if (rc)
         return rc;
-    advise(map, bytes, payload_at, p, experts);
-    weights_map(p, map, bytes, payload_at, experts, ret);
+    madvise(map, bytes, MADV_WILLNEED); /* reading ahead starts now; harmless where it is cached */
+    weights_map(p, map, bytes, payload_at, ret);
     return 0;
 }
 
@@ -165,7 +149,7 @@ static int find_tensor(const struct shardset *s, const struct plan_weight *w, in
     return 0;
 }
 
-int slices_open(const struct shardset *s, const struct plan *p, struct slices **ret, struct err *e)
+int slices_open(const struct shardset *s, const struct plan *p, bool all, struct slices **ret, struct err *e)
 {
     struct slices *x;
     int ranks = shardset_info(s)->ranks, rc = 0;
@@ -176,7 +160,7 @@ int slices_open(const struct shardset *s, const struct plan *p, struct slices **
     XNEW_N(x->tensor, (size_t)p->n_weights);
     for (int i = 0; i < ranks && !rc; i++) {
         rc = shardset_map(s, i, &x->rank[i].map, &x->rank[i].bytes, &x->rank[i].payload_at, e);
-        if (!rc)
+        if (!rc && all)
             madvise(x->rank[i].map, x->rank[i].bytes, MADV_WILLNEED);
     }
     for (int32_t i = 0; i < p->n_weights && !rc; i++)

@@ -153,6 +153,8 @@ void run_report(const struct run *r, struct run_report *ret)
                                .ticks = r->ticks,
                                .tick_ns = r->tick_ns};
     memcpy(ret->step_ns, r->step_ns, sizeof(ret->step_ns));
+    if (r->weights->cache)
+        expert_cache_stats(r->weights->cache, &ret->cache);
     for (int32_t i = 0; r->expert_load && i < r->plan->graph->axis_n[AX_EXPERT]; i++)
         ret->pairs += r->expert_load[i];
 }

@@ -70,7 +70,7 @@ static struct weights *new_part(const struct plan *p, const struct weights_part 
     return w;
 }
 
-static void point_at(struct weights *w, int32_t i, uint8_t *data, struct range placed)
+static void point_at(struct weights *w, int32_t i, uint8_t *data)
 {
     const struct plan_weight *pw = &w->plan->weights[i];
     struct range here = weights_members(w, i);
@@ -84,19 +84,17 @@ static void point_at(struct weights *w, int32_t i, uint8_t *data, struct range p
     for (int32_t k = 0; k < n; k++) {
         plan_weight_mat(pw, &w->mat[i][k]);
         if (k >= here.begin && k < here.end)
-            w->mat[i][k].data = data + stride * (size_t)(k - placed.begin);
+            w->mat[i][k].data = data + stride * (size_t)(k - here.begin);
     }
 }
 
-/* Points matrices and vectors into the memory, in which the image of `placed` lies. */
-static void lay_out(struct weights *w, void *memory, const struct weights_part *placed)
+/* Points matrices and vectors into the image. */
+static void lay_out(struct weights *w, void *memory)
 {
     size_t at = 0;
     w->memory = memory;
-    for (int32_t i = placed->first; i < placed->first + placed->n; i++) {
-        size_t begin = place(w->plan, placed, i, &at);
-        point_at(w, i, (uint8_t *)memory + begin, members_of(placed, &w->plan->weights[i]));
-    }
+    for (int32_t i = w->part.first; i < w->part.first + w->part.n; i++)
+        point_at(w, i, (uint8_t *)memory + place(w->plan, &w->part, i, &at));
 }
 
 int weights_new_part(const struct plan *p, const struct weights_part *part, struct weights **ret,
@@ -108,7 +106,7 @@ int weights_new_part(const struct plan *p, const struct weights_part *part, stru
         weights_free(w);
         return ERR_MEMORY;
     }
-    lay_out(w, memory, part);
+    lay_out(w, memory);
     *ret = w;
     return 0;
 }
@@ -119,19 +117,14 @@ int weights_new(const struct plan *p, struct weights **ret, struct err *e)
     return weights_new_part(p, &all, ret, e);
 }
 
-void weights_map(const struct plan *p, void *map, size_t map_bytes, size_t payload_at, bool experts,
-                 struct weights **ret)
+void weights_map(const struct plan *p, void *map, size_t map_bytes, size_t payload_at, struct weights **ret)
 {
     const struct weights_part all = weights_all(p);
-    struct weights_part here = all;
-    if (!experts)
-        here.experts.end = 0;
-    struct weights *w = new_part(p, &here);
-    assert(payload_at % 64 == 0 && payload_at <= map_bytes &&
-           weights_offset(p, p->n_weights) <= map_bytes - payload_at);
+    struct weights *w = new_part(p, &all);
+    assert(payload_at % 64 == 0 && payload_at <= map_bytes && w->bytes <= map_bytes - payload_at);
     w->map = map;
     w->map_bytes = map_bytes;
-    lay_out(w, (uint8_t *)map + payload_at, &all);
+    lay_out(w, (uint8_t *)map + payload_at);
     *ret = w;
 }
 
@@ -139,6 +132,7 @@ void weights_free(struct weights *w)
 {
     if (!w)
         return;
+    expert_cache_free(w->cache);
     if (w->map)
         munmap(w->map, w->map_bytes);
     else if (w->memory)

@@ -12,6 +12,7 @@
 #ifndef YOKE_EXEC_WEIGHTS_H
 #define YOKE_EXEC_WEIGHTS_H
 
+#include "exec/cache.h"
 #include "plan/plan.h"
 
 /* A part of a rank's weights: weights [first, first + n) of its plan, and of each layer's experts those at
@@ -35,6 +36,7 @@ struct weights {
     size_t bytes;
     void *map; /* what `memory` lies in, if it is a file's; else NULL */
     size_t map_bytes;
+    struct expert_cache *cache; /* where experts come from, if they are not in `memory`; owned. Else NULL */
 };
 
 int weights_new(const struct plan *p, struct weights **ret, struct err *e); /* zeroed */
@@ -43,10 +45,8 @@ int weights_new(const struct plan *p, struct weights **ret, struct err *e); /* z
 int weights_new_part(const struct plan *p, const struct weights_part *part, struct weights **ret,
                      struct err *e);
 /* Over an image at `payload_at` (a multiple of 64) in mapped memory, which must be as long as the plan's
- * image from there. Without `experts` their matrices get no data, and nothing of them is touched. Takes the
- * mapping over: weights_free unmaps it. Never written to. */
-void weights_map(const struct plan *p, void *map, size_t map_bytes, size_t payload_at, bool experts,
-                 struct weights **ret);
+ * image from there. Takes the mapping over: weights_free unmaps it. Never written to. */
+void weights_map(const struct plan *p, void *map, size_t map_bytes, size_t payload_at, struct weights **ret);
 void weights_free(struct weights *w); /* NULL is fine */
 
 /* Those of a weight's stack that are here, as positions in it. */

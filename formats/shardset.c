@@ -667,8 +667,8 @@ int shardset_check_header(const struct shardset *s, int rank, const void *head, 
     return 0;
 }
 
-static int open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
-                     struct err *e)
+int shardset_open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
+                       struct err *e)
 {
     char *path = shardset_rank_path(s, rank);
     struct buf head = BUF_INIT;
@@ -692,7 +692,7 @@ int shardset_map(const struct shardset *s, int rank, void **ret_map, size_t *ret
 {
     struct file f;
     size_t payload_at;
-    int rc = open_rank(s, rank, &f, &payload_at, e);
+    int rc = shardset_open_rank(s, rank, &f, &payload_at, e);
     if (rc)
         return rc;
     void *map = mmap(NULL, (size_t)f.size, PROT_READ, MAP_SHARED, f.fd, 0);
@@ -764,7 +764,7 @@ int shardset_verify(const struct shardset *s, int rank, shard_progress_fn *progr
     for (int r = begin; r < end && !rc; r++) {
         struct file f;
         size_t payload_at;
-        rc = open_rank(s, r, &f, &payload_at, e);
+        rc = shardset_open_rank(s, r, &f, &payload_at, e);
         if (rc)
             break;
         for (int32_t i = 0; i < s->rank[r].n && !rc; i++)

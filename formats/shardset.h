@@ -41,6 +41,7 @@
 #include <jansson.h>
 #include "base/dtype.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "kernels/matmul.h"
 
 #define SHARDSET_VERSION   2
@@ -113,7 +114,10 @@ void shard_part_matrix(const struct shard_tensor *t, const struct shard_part *p,
  * caller munmap()s, and advises the kernel which of it will be read. */
 int shardset_map(const struct shardset *s, int rank, void **ret_map, size_t *ret_bytes,
                  size_t *ret_payload_at, struct err *e);
-/* A rank's header against the manifest: head holds the file's first n bytes. Part of shardset_map. */
+/* The same file, open for reading. The caller closes it. */
+int shardset_open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
+                       struct err *e);
+/* A rank's header against the manifest: head holds the file's first n bytes. Part of both. */
 int shardset_check_header(const struct shardset *s, int rank, const void *head, size_t n, uint64_t file_bytes,
                           const char *where, size_t *ret_payload_at, struct err *e);
 

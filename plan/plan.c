@@ -89,7 +89,7 @@ void plan_cache(const struct plan *p, uint64_t bytes, struct plan_cache *ret)
     ret->bytes = all;
     if (bytes >= all)
         return;
-    ret->slots = (int32_t)MIN(bytes / ret->slot_bytes, (uint64_t)ret->records - 1);
+    ret->slots = (int32_t)(bytes / ret->slot_bytes);
     ret->bytes = ret->slot_bytes * (size_t)ret->slots;
 }
 
