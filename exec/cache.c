@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include "base/clock.h"
 #include "base/mem.h"
+#include "exec/trace.h"
 
 enum slot_state { SLOT_READY, SLOT_READING, SLOT_FAILED };
 
@@ -42,8 +43,13 @@ struct expert_cache {
     struct err err;
     _Atomic bool failed;
     uint64_t read_bytes;
-    pthread_t thread[CACHE_READERS];
-    int n_threads;
+    struct reader {
+        struct expert_cache *cache;
+        pthread_t thread;
+    } readers[CACHE_READERS];
+    int n_readers;
+    struct trace *trace; /* NULL: none wanted */
+    int trace_first;
 };
 
 /* --- the heap --- */
@@ -91,9 +97,22 @@ static void take_out(struct expert_cache *c, int32_t slot)
 
 /* --- readers --- */
 
+static void read_into(struct expert_cache *c, int32_t slot, int reader, struct err *e)
+{
+    const struct place *x = &c->slot[slot];
+    int64_t since = c->trace ? clock_ns() : 0;
+    c->reader->read(c->reader, x->layer, x->member, c->memory + c->slot_bytes * (size_t)slot, e);
+    if (c->trace) {
+        const struct expert_layer *l = &c->plan->expert_layers[x->layer];
+        trace_add(c->trace, c->trace_first + reader, TRACE_READ - l->layer, since,
+                  l->stack.begin + x->member);
+    }
+}
+
 static void *read_records(void *arg)
 {
-    struct expert_cache *c = arg;
+    const struct reader *me = arg;
+    struct expert_cache *c = me->cache;
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (c->taken == c->asked && !c->quit)
@@ -104,15 +123,14 @@ static void *read_records(void *arg)
         struct place *x = &c->slot[slot];
         struct err err = {0};
         pthread_mutex_unlock(&c->lock);
-        int rc =
-            c->reader->read(c->reader, x->layer, x->member, c->memory + c->slot_bytes * (size_t)slot, &err);
+        read_into(c, slot, (int)(me - c->readers), &err);
         pthread_mutex_lock(&c->lock);
-        if (rc && !c->err.code) {
+        if (err.code && !c->err.code) {
             c->err = err;
             atomic_store(&c->failed, true);
         }
-        c->read_bytes += rc ? 0 : c->plan->expert_layers[x->layer].bytes;
-        atomic_store_explicit(&x->state, rc ? SLOT_FAILED : SLOT_READY, memory_order_release);
+        c->read_bytes += err.code ? 0 : c->plan->expert_layers[x->layer].bytes;
+        atomic_store_explicit(&x->state, err.code ? SLOT_FAILED : SLOT_READY, memory_order_release);
         pthread_cond_broadcast(&c->done);
     }
     pthread_mutex_unlock(&c->lock);
@@ -157,8 +175,10 @@ int expert_cache_new(const struct plan *p, int32_t slots, struct record_reader *
     c->memory = big_alloc(c->slot_bytes * (size_t)slots, "the experts' cache (--expert-cache)", e);
     if (!c->memory)
         goto fail;
-    for (rc = 0; c->n_threads < CACHE_READERS; c->n_threads++) {
-        rc = pthread_create(&c->thread[c->n_threads], NULL, read_records, c);
+    for (; c->n_readers < CACHE_READERS; c->n_readers++) {
+        struct reader *x = &c->readers[c->n_readers];
+        x->cache = c;
+        rc = pthread_create(&x->thread, NULL, read_records, x);
         if (rc) {
             rc = err_set(e, ERR_FAIL, "cannot start a thread that reads experts (error %d)", rc);
             goto fail;
@@ -180,8 +200,8 @@ void expert_cache_free(struct expert_cache *c)
     c->quit = true;
     pthread_cond_broadcast(&c->work);
     pthread_mutex_unlock(&c->lock);
-    for (int i = 0; i < c->n_threads; i++)
-        pthread_join(c->thread[i], NULL);
+    for (int i = 0; i < c->n_readers; i++)
+        pthread_join(c->readers[i].thread, NULL);
     pthread_cond_destroy(&c->done);
     pthread_cond_destroy(&c->work);
     pthread_mutex_destroy(&c->lock);
@@ -301,6 +321,12 @@ int expert_cache_failed(struct expert_cache *c, struct err *e)
         *e = c->err;
     pthread_mutex_unlock(&c->lock);
     return rc;
+}
+
+void expert_cache_trace(struct expert_cache *c, struct trace *t, int first)
+{
+    c->trace = t;
+    c->trace_first = first;
 }
 
 void expert_cache_stats(struct expert_cache *c, struct expert_cache_stats *ret)

@@ -64,6 +64,11 @@ uint8_t *expert_cache_wait(struct expert_cache *c, int32_t member, int ith);
 /* The first read that failed, ever; 0: none. */
 int expert_cache_failed(struct expert_cache *c, struct err *e);
 
+/* Reads become events of the threads [first, first + CACHE_READERS) of the timeline, which is borrowed until
+ * another one is given, or NULL. Not while something is being read. */
+struct trace;
+void expert_cache_trace(struct expert_cache *c, struct trace *t, int first);
+
 struct expert_cache_stats {
     int32_t records, slots, held; /* all there are; how many there is room for; that are here now */
     size_t memory_bytes;

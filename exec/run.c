@@ -62,9 +62,11 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     if (o->profile && g->axis_n[AX_EXPERT])
         XNEW_N(r->expert_load, (size_t)g->axis_n[AX_EXPERT]);
     if (o->trace) {
-        rc = trace_new(p, o->threads, &r->trace, e);
+        rc = trace_new(p, o->threads, w->cache ? CACHE_READERS : 0, &r->trace, e);
         if (rc)
             goto fail;
+        if (w->cache)
+            expert_cache_trace(w->cache, r->trace, o->threads);
     }
     XNEW_N(r->fn, (size_t)p->n_steps);
     for (int i = 0; i < p->n_steps; i++)
@@ -93,6 +95,8 @@ void run_free(struct run *r)
     xfree(r->scratch);
     xfree(r->fn);
     xfree(r->expert_load);
+    if (r->trace && r->weights->cache)
+        expert_cache_trace(r->weights->cache, NULL, 0);
     trace_free(r->trace);
     xfree(r);
 }

@@ -75,22 +75,24 @@ void plan_weight_mat(const struct plan_weight *w, struct wmat *ret)
 
 void plan_cache(const struct plan *p, uint64_t bytes, struct plan_cache *ret)
 {
-    size_t all = 0;
-    *ret = (struct plan_cache){0};
+    *ret = (struct plan_cache){.weight_bytes = p->weight_bytes};
     for (int32_t i = 0; i < p->n_expert_layers; i++) {
         const struct expert_layer *x = &p->expert_layers[i];
         int32_t n = range_n(x->stack);
         ret->records += n;
         ret->least = MAX(ret->least, n);
         ret->slot_bytes = MAX(ret->slot_bytes, x->bytes);
-        all += x->bytes * (size_t)n;
+        ret->bytes += x->bytes * (size_t)n;
     }
     ret->slots = ret->records;
-    ret->bytes = all;
-    if (bytes >= all)
+    if (bytes >= ret->bytes)
         return;
     ret->slots = (int32_t)(bytes / ret->slot_bytes);
     ret->bytes = ret->slot_bytes * (size_t)ret->slots;
+    ret->weight_bytes += ret->bytes;
+    for (int32_t i = 0; i < p->n_weights; i++)
+        if (p->weights[i].expert_layer >= 0)
+            ret->weight_bytes -= p->weights[i].bytes;
 }
 
 uint64_t plan_digest(const void *bytes, size_t n)

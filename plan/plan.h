@@ -216,6 +216,7 @@ struct plan_cache {
     int32_t least;          /* slots that there must be: the experts of the layer that has most */
     size_t slot_bytes;      /* the largest record */
     size_t bytes;           /* that it takes; all experts, if slots == records */
+    size_t weight_bytes;    /* of all weights in memory, the cache in the experts' place */
 };
 void plan_cache(const struct plan *p, uint64_t bytes, struct plan_cache *ret);
 
