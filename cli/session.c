@@ -353,11 +353,14 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         return err_set(e, ERR_MEMORY,
                        "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
                        "pages, but %.2f GiB may be "
-                       "used; split further (--tp, --pp), quantise (--quant w8a8 or w4), or give "
+                       "used; split further (--tp, --pp), quantise (--quant w8a8 or w4)%s, or give "
                        "--num-blocks, --seq-length or --memory",
                        s->weights, (double)n.weights / 0x1p30, (double)n.work / 0x1p30,
                        (double)MAX(want, o->depth) * (double)page / 0x1p30, (long long)MAX(want, o->depth),
-                       (double)budget / 0x1p30);
+                       (double)budget / 0x1p30,
+                       x->graph->axis_n[AX_EXPERT] && !s->expert_cache
+                           ? ", keep some experts on disk (--expert-cache)"
+                           : "");
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
     return 0;
 }

@@ -39,10 +39,9 @@ static int read_record(const struct record_reader *base, int32_t layer, int32_t 
                              l->stack.begin + member, l->layer, (unsigned long long)at, x->path);
         at += (uint64_t)got;
         if (got == 0 || (at < end && got % RECORD_ALIGN)) /* the file ends here; it was whole at the start */
-            return err_set(e, ERR_FORMAT,
-                           "cannot read expert %d of layer %d: %s ends at offset %llu, the expert at %llu",
-                           l->stack.begin + member, l->layer, x->path, (unsigned long long)at,
-                           (unsigned long long)end);
+            return err_set(
+                e, ERR_IO, "cannot read expert %d of layer %d: %s ends at offset %llu, the expert at %llu",
+                l->stack.begin + member, l->layer, x->path, (unsigned long long)at, (unsigned long long)end);
     }
     if (!x->direct)
         posix_fadvise(x->fd, (off_t)begin, (off_t)l->bytes, POSIX_FADV_DONTNEED);

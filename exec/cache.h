@@ -20,8 +20,8 @@
  * change by waiting: kept is log2(worth) + ticks / CACHE_HALF_LIFE, which only use changes, and a heap has
  * the least at its top.
  *
- * Not done: reading ahead of the router. What the last token chose in a layer is what was used last, and here
- * anyway; and a guess costs a slot, and time of a disk that has to read what is certain.
+ * Not done: reading ahead of the router. What the last token chose in a layer is what was used last, and
+ * mostly here anyway; and any guess costs a slot, and time of a disk that has to read what is certain.
  *
  * A read that fails leaves its slot as it is. Waiting for it ends like for any other, the error is kept for
  * expert_cache_failed: the tick has failed, and nobody will look at its numbers.
@@ -34,7 +34,7 @@
 
 #include "plan/plan.h"
 
-#define CACHE_HALF_LIFE 128 /* ticks */
+#define CACHE_HALF_LIFE 128 /* ticks; docs/speed.md has others' hit rates */
 #define CACHE_READERS   4   /* threads: a disk wants several reads at once, of a megabyte or so each */
 
 /* Where records come from; made by who knows files. */

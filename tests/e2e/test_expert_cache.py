@@ -112,6 +112,28 @@ class ExpertCache(Case):
         self.answers("--config", config, "--stats-json", path)
         self.assertIn("expert_cache", json.loads(path.read_text())["ranks"][0])
 
+    def test_file_cut(self):
+        """A rank's file is cut short between two prompts: every rank ends, and it is said what could not be read."""
+        launchers = [()]
+        if shutil.which("mpirun") and "built without MPI" not in yoke("run", "-m", LLAMA, "-p", "x", "-n", 1, "--tp", 2,
+                                                                      launcher=("mpirun", "--oversubscribe", "-n", "2")).err:
+            launchers.append(("mpirun", "--oversubscribe", "-n", "2"))
+        for launcher in launchers:
+            for rank in range(2):
+                with self.subTest(launcher=launcher, rank=rank):
+                    out = self.tmp / "set"
+                    shutil.rmtree(out, ignore_errors=True)
+                    self.run_ok("shard", "-m", self.model, "-o", out, "--tp", 2, "--ep", 2)
+                    p = start("run", "-m", out, "-i", "-n", 4, "--ignore-eos", "--greedy", "--expert-cache", self.least(model=out),
+                              launcher=launcher, stdin=subprocess.PIPE)
+                    p.stdin.write(b"The cat\n")
+                    p.stdin.flush()
+                    self.assertTrue(p.stdout.read(1))
+                    os.truncate(out / f"rank_{rank:04}_of_0002.yoke", 5000)
+                    _, err = p.communicate(b"sat on the mat, and then some\n" * 4, timeout=TIMEOUT)
+                    self.assertRegex(err.decode(), rf"cannot read expert \d+ of layer [012].*rank_{rank:04}_of_0002.yoke")
+                    self.assertIn(p.returncode, (UNREADABLE, RANK_LOST))
+
     def test_sentences(self):
         least = self.least()
         for command in ("plan", "run"):

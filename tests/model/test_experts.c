@@ -286,7 +286,7 @@ static void test_file_cut(void **state)
         must(tick(&f, 0, 20, &e), &e);
         assert_int_equal(truncate(file, 5000), 0);
         int rc = tick(&f, 20, 20, &e);
-        assert_int_equal(rc, ways[i].rank ? ERR_RANK_LOST : ERR_FORMAT);
+        assert_int_equal(rc, ways[i].rank ? ERR_RANK_LOST : ERR_IO);
         if (!strstr(e.msg, "cannot read expert") || !strstr(e.msg, name) || !strstr(e.msg, "of layer "))
             fail_msg("%s", e.msg);
         assert_true(tick(&f, 40, 1, &e) != 0); /* and so do all that follow */
