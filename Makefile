@@ -13,7 +13,7 @@ release: ## build-release/: as users get it
 	@test -f build-release/build.ninja || CC=$(CC) meson setup build-release --buildtype=release
 	@ninja -C build-release
 
-test: ## everything that must pass (scripts/test.sh; about twenty minutes on two cores)
+test: ## everything that must pass (scripts/test.sh; about ten minutes on two cores)
 	@scripts/test.sh
 
 check: build ## the quick part: house rules and the tests, without sanitizers
@@ -22,7 +22,7 @@ check: build ## the quick part: house rules and the tests, without sanitizers
 asan: ## the tests under ASan and UBSan (clang), in build-asan/
 	@test -f build-asan/build.ninja || CC=clang-14 meson setup build-asan -Dbuildtype=debug -Doptimization=1 \
 	  -Db_lundef=false -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all
-	@ASAN_OPTIONS=fast_unwind_on_malloc=0 LSAN_OPTIONS=suppressions=$$PWD/scripts/lsan.supp:print_suppressions=0 \
+	@LSAN_OPTIONS=suppressions=$$PWD/scripts/lsan.supp:print_suppressions=0 \
 	  meson test -C build-asan --print-errorlogs --timeout-multiplier 6
 
 tsan: ## the tests under TSan (clang), in build-tsan/

@@ -2,7 +2,7 @@
  *
  * A function that can fail returns int: 0, or a negative enum err_code, and fills a `struct err` that its
  * caller owns with one sentence for a person: what was found, what was expected, where, what would be legal.
- * Only main and the server print it. Callers may add context in front (`err_prefix`), never rewrite the
+ * Only main prints it. Callers may add context in front (`err_prefix`), never rewrite the
  * cause. Programming errors are assert()s, not errs.
  *
  *     if (n > LIMIT)

@@ -271,6 +271,17 @@ static void add_flags_list(struct buf *out, const struct option *o, const char *
     }
 }
 
+/* The commands that take the option, in one line. */
+static void add_commands(const struct option *o, struct buf *out)
+{
+    bool first = true;
+    for (unsigned c = 1; command_name(c); c <<= 1)
+        if (o->commands & c) {
+            buf_addf(out, "%s%s", first ? "" : ", ", command_name(c));
+            first = false;
+        }
+}
+
 static void explain(const struct option *o, struct buf *out)
 {
     buf_adds(out, o->name);
@@ -296,12 +307,7 @@ static void explain(const struct option *o, struct buf *out)
     if (o->hf)
         buf_addf(out, "  also:     %s in the model's generation_config.json\n", o->hf);
     buf_adds(out, "  commands: ");
-    bool first = true;
-    for (unsigned c = 1; command_name(c); c <<= 1)
-        if (o->commands & c) {
-            buf_addf(out, "%s%s", first ? "" : ", ", command_name(c));
-            first = false;
-        }
+    add_commands(o, out);
     buf_adds(out, "\n");
 }
 
@@ -444,12 +450,7 @@ static void add_row(const struct option *o, struct buf *out)
         buf_addf(out, *c == '|' ? "\\%c" : "%c", *c);
     if (o->commands != CMD_ALL) {
         buf_adds(out, " (");
-        bool first = true;
-        for (unsigned c = 1; command_name(c); c <<= 1)
-            if (o->commands & c) {
-                buf_addf(out, "%s%s", first ? "" : ", ", command_name(c));
-                first = false;
-            }
+        add_commands(o, out);
         buf_adds(out, ")");
     }
     buf_adds(out, o->flag & OF_PER_PROMPT ? " † |\n" : " |\n");

@@ -12,7 +12,7 @@ struct planner {
     struct session *x;
     struct plan_options opt;
     struct checkpoint_source source;
-    struct plan **ranks; /* [pp * tp], tp the fast index: one replica's */
+    struct plan **ranks; /* [n_ranks]: one replica's, tp the fast index; of all if they share experts */
     int tp, pp, n_ranks;
 };
 
@@ -20,11 +20,12 @@ static int make_plans(struct planner *p, int tp, struct err *e)
 {
     p->tp = p->opt.tp = tp;
     p->pp = MAX(p->opt.pp, 1);
-    p->n_ranks = tp * p->pp;
+    p->n_ranks = tp * p->pp * (experts_spread(p->x->graph, tp, p->opt.dp, p->opt.ep) ? p->opt.dp : 1);
     XNEW_N(p->ranks, (size_t)p->n_ranks);
     for (int r = 0; r < p->n_ranks; r++) {
         p->opt.rank = r % tp;
-        p->opt.stage = r / tp;
+        p->opt.stage = r / tp % p->pp;
+        p->opt.lane = r / (tp * p->pp);
         int rc = plan_make(p->x->graph, &p->opt, &p->ranks[r], e);
         if (rc)
             return rc;
@@ -65,10 +66,10 @@ static const char *size_text(double bytes, char *buf, size_t n)
     return buf;
 }
 
-static bool is_collective(int kind)
+/* What a step makes one rank send for one row; 0: nothing. */
+static size_t sent_bytes(const struct plan *p, const struct step *s)
 {
-    return kind == OP_ALLREDUCE || kind == OP_REDUCE_SCATTER || kind == OP_ALLGATHER || kind == OP_ALLTOALL ||
-           kind == OP_SEND;
+    return plan_step_bytes(p, s, 1) + plan_spread_bytes(p, s);
 }
 
 /* The layer of a weight, from the first step that uses it. */
@@ -87,6 +88,11 @@ static const char *name_in_layer(const char *name)
     return at && strchr(at + 8, '.') ? strchr(at + 8, '.') + 1 : name;
 }
 
+static bool holds_experts(const struct plan *p, const struct plan_weight *w)
+{
+    return w->stacked && graph_value(p->graph, p->slots[w->slot].v)->dim[0] == AX_EXPERT;
+}
+
 /* One layer's tensors and collectives as lines (names without the layer's number, so that equal layers are
  * equal text). */
 static void layer_text(const struct plan *p, int layer, struct buf *out)
@@ -98,18 +104,22 @@ static void layer_text(const struct plan *p, int layer, struct buf *out)
             continue;
         buf_addf(out, "  %-36s %-6s %-16s", name_in_layer(w->name), dtype_name(w->dtype),
                  layout_text(w->layout, a, sizeof(a)));
+        if (holds_experts(p, w))
+            buf_addf(out, " [%d of %d experts, ", range_n(w->stack), p->graph->axis_n[AX_EXPERT]);
+        else if (w->matrix)
+            buf_adds(out, " [");
         if (w->matrix)
-            buf_addf(out, " [%d of %lld, %d of %lld]", range_n(w->row), (long long)w->all_rows,
-                     range_n(w->col), (long long)w->all_cols);
+            buf_addf(out, "%d of %lld, %d of %lld]", range_n(w->row), (long long)w->all_rows, range_n(w->col),
+                     (long long)w->all_cols);
         else
             buf_addf(out, " [%d of %lld]", range_n(w->col), (long long)w->all_cols);
         buf_addf(out, " %s\n", size_text((double)w->bytes, b, sizeof(b)));
     }
     for (int32_t i = 0; i < p->n_steps; i++) {
         const struct step *s = &p->steps[i];
-        if (s->layer == layer && is_collective(s->kind))
+        if (s->layer == layer && sent_bytes(p, s))
             buf_addf(out, "  > %-34s %s a %s\n", step_name(s->kind),
-                     size_text((double)plan_step_bytes(p, s, 1), b, sizeof(b)),
+                     size_text((double)sent_bytes(p, s), b, sizeof(b)),
                      p->slots[s->in[0]].row_axis == AX_OUT ? "wanted logit row" : "token");
     }
 }
@@ -279,19 +289,22 @@ static json_t *layer_json(const struct plan *p, int layer)
     json_t *tensors = json_array(), *collectives = json_array();
     for (int i = 0; i < p->n_weights; i++) {
         const struct plan_weight *w = &p->weights[i];
-        if (layer_of(p, w) == layer)
-            json_array_append_new(tensors, json_pack("{s:s, s:s, s:s, s:[i,i], s:[i,i], s:I}", "name",
-                                                     w->name, "dtype", dtype_name(w->dtype), "layout",
-                                                     layout_text(w->layout, text, sizeof(text)), "rows",
-                                                     w->row.begin, w->row.end, "columns", w->col.begin,
-                                                     w->col.end, "bytes", (json_int_t)w->bytes));
+        if (layer_of(p, w) != layer)
+            continue;
+        json_t *tensor = json_pack("{s:s, s:s, s:s, s:[i,i], s:[i,i], s:I}", "name", w->name, "dtype",
+                                   dtype_name(w->dtype), "layout", layout_text(w->layout, text, sizeof(text)),
+                                   "rows", w->row.begin, w->row.end, "columns", w->col.begin, w->col.end,
+                                   "bytes", (json_int_t)w->bytes);
+        if (holds_experts(p, w))
+            json_object_set_new(tensor, "experts", json_pack("[i,i]", w->stack.begin, w->stack.end));
+        json_array_append_new(tensors, tensor);
     }
     for (int32_t i = 0; i < p->n_steps; i++)
-        if (p->steps[i].layer == layer && is_collective(p->steps[i].kind))
+        if (p->steps[i].layer == layer && sent_bytes(p, &p->steps[i]))
             json_array_append_new(
                 collectives,
                 json_pack("{s:s, s:I, s:s}", "kind", step_name(p->steps[i].kind), "bytes_per_row",
-                          (json_int_t)plan_step_bytes(p, &p->steps[i], 1), "rows",
+                          (json_int_t)sent_bytes(p, &p->steps[i]), "rows",
                           p->slots[p->steps[i].in[0]].row_axis == AX_OUT ? "wanted logits" : "tokens"));
     return json_pack("{s:i, s:o, s:o}", "layer", layer, "tensors", tensors, "collectives", collectives);
 }
@@ -321,10 +334,11 @@ static void print_json(const struct planner *p)
             json_object_set_new(rank, "expert_cache", cache_json(p, q));
         json_array_append_new(ranks, rank);
     }
-    json_t *o = json_pack("{s:s, s:i, s:i, s:I, s:b, s:s, s:s, s:o}", "model", x->settings->weights, "tp",
-                          p->tp, "pp", p->pp, "max_context", (json_int_t)max_context(x), "bits_equal",
-                          (int)p->ranks[0]->bits_equal, "bits_why_not", p->ranks[0]->why_not, "plan_hash", "",
-                          "ranks", ranks);
+    json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:I, s:b, s:s, s:s, s:o}", "model",
+                          x->settings->weights, "tp", p->tp, "pp", p->pp, "dp", p->opt.dp, "ep", p->opt.ep,
+                          "experts_spread", (int)plan_spreads(p->ranks[0]), "max_context",
+                          (json_int_t)max_context(x), "bits_equal", (int)p->ranks[0]->bits_equal,
+                          "bits_why_not", p->ranks[0]->why_not, "plan_hash", "", "ranks", ranks);
     char hash[32];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)plan_hash(p->ranks[0]));
     json_object_set_new(o, "plan_hash", json_string(hash));
@@ -348,7 +362,12 @@ static void print_text(const struct planner *p)
            (long long)max_context(x));
     printf("tensor parallelism %d, pipeline %d, experts %d, replicas %d; ticks of at most %d tokens; pages "
            "of %d tokens\n",
-           p->tp, p->pp, p->opt.ep ? p->opt.ep : 1, MAX(p->opt.dp, 1), p->opt.max_tokens, p->opt.page_tokens);
+           p->tp, p->pp, p->opt.ep, p->opt.dp, p->opt.max_tokens, p->opt.page_tokens);
+    struct buf experts = BUF_INIT;
+    plan_print_experts(p->ranks[0], &experts);
+    if (experts.len)
+        printf("experts: %s\n", experts.s);
+    buf_release(&experts);
     printf("bits: %s%s\n\n",
            p->ranks[0]->bits_equal ? "the same as on one rank, whatever the batch"
                                    : "not those of one rank: ",

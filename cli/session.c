@@ -12,31 +12,19 @@
 #include "formats/shardset.h"
 #include "formats/source.h"
 
-int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e)
+/* MindFormers configs are also written for dp x tp x pp x ep ranks; what they mean by it is more replicas. */
+static void settle_degrees(struct settings *s, struct warn_sink *warn)
 {
     int64_t ranks = s->tp * s->pp * s->dp, launched = comm_mpi_launched();
-    /* MindFormers configs are also written for dp x tp x pp x ep ranks; what they mean by it is more replicas
-     */
-    if (s->ep > 1 && launched && launched != ranks && launched == ranks * s->ep) {
-        warn_to(warn,
-                "%lld ranks were launched for data %lld x pipeline %lld x tensor %lld: read as data "
-                "parallelism of %lld x %lld",
-                (long long)launched, (long long)s->dp, (long long)s->pp, (long long)s->tp, (long long)s->dp,
-                (long long)s->ep);
-        s->dp *= s->ep;
-    }
-    if ((s->dp * s->tp) % s->ep)
-        return err_set(e, ERR_SPLIT,
-                       "expert parallelism of %lld should divide data x tensor parallelism, %lld x %lld",
-                       (long long)s->ep, (long long)s->dp, (long long)s->tp);
-    if (s->tp % s->ep && s->ep != s->dp * s->tp)
-        return err_set(e, ERR_SPLIT,
-                       "expert parallelism of %lld with data x tensor parallelism of %lld x %lld: experts "
-                       "are split within a replica "
-                       "(degrees that divide %lld) or spread over all of them (%lld)",
-                       (long long)s->ep, (long long)s->dp, (long long)s->tp, (long long)s->tp,
-                       (long long)(s->dp * s->tp));
-    return 0;
+    if (s->ep == 1 || !launched || launched == ranks || launched != ranks * s->ep)
+        return;
+    warn_to(
+        warn,
+        "%lld ranks were launched for data %lld x pipeline %lld x tensor %lld: read as data parallelism of "
+        "%lld x %lld",
+        (long long)launched, (long long)s->dp, (long long)s->pp, (long long)s->tp, (long long)s->dp,
+        (long long)s->ep);
+    s->dp *= s->ep;
 }
 
 enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint *c)
@@ -285,15 +273,18 @@ static int measure_rank(struct session *x, const struct team_options *o, int lan
     return 0;
 }
 
-/* The fullest stage decides; its ranks are as good as equal. A cache for experts must do for every rank. */
+/* The fullest stage decides, and its last rank: uneven shares leave the most for it (plan/split.c). A cache
+ * for experts must do for every rank. */
 static int measure(struct session *x, const struct team_options *o, struct needs *n, struct err *e)
 {
-    bool each = o->expert_cache > 0;
-    int lanes = each ? o->dp : 1, ranks = each ? o->tp : 1, rc = 0;
     struct session_cache cache = {0};
+    bool each = o->expert_cache > 0;
+    int rc = 0;
     *n = (struct needs){0};
-    for (int i = 0; i < lanes * o->pp * ranks && !rc; i++)
-        rc = measure_rank(x, o, i / (o->pp * ranks), i / ranks % o->pp, i % ranks, n, &cache, e);
+    for (int lane = each ? 0 : o->dp - 1; lane < o->dp; lane++)
+        for (int stage = 0; stage < o->pp; stage++)
+            for (int rank = each ? 0 : o->tp - 1; rank < o->tp && !rc; rank++)
+                rc = measure_rank(x, o, lane, stage, rank, n, &cache, e);
     return rc ? rc : session_cache_check(&cache, x->settings, e);
 }
 
@@ -338,10 +329,9 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     if (rc)
         return rc;
     uint64_t fixed = n.weights + n.work, page = n.page;
-    /* a queue for each tick in flight, each with its share of the batch and of the lane's pages */
-    int64_t queues = (int64_t)o->dp * o->depth, share = (x->max_batch + queues - 1) / queues;
-    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens,
-            want = per_seq * share * o->depth;
+    int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens;
+    int64_t want =
+        per_seq * ((x->max_batch + o->dp - 1) / o->dp); /* each replica has its share of the batch */
     int ranks_here = comm_mpi_launched() ? comm_mpi_local_size() : o->tp * o->pp * o->dp;
     uint64_t budget = s->memory ? s->memory : free_memory() / 10 * 9 / (uint64_t)ranks_here;
     int64_t fit = budget > fixed ? (int64_t)((budget - fixed) / page) : 0;
@@ -349,15 +339,17 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         want = s->num_blocks;
     else if (fit < want)
         want = fit;
-    if (want < o->depth || (uint64_t)want * page + fixed > budget)
+    bool could_spread =
+        x->graph->axis_n[AX_EXPERT] && o->dp > 1 && !experts_spread(x->graph, o->tp, o->dp, o->ep);
+    if (want < 1 || (uint64_t)want * page + fixed > budget)
         return err_set(e, ERR_MEMORY,
                        "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
                        "pages, but %.2f GiB may be "
-                       "used; split further (--tp, --pp), quantise (--quant w8a8 or w4)%s, or give "
+                       "used; split further (--tp, --pp%s), quantise (--quant w8a8 or w4)%s, or give "
                        "--num-blocks, --seq-length or --memory",
                        s->weights, (double)n.weights / 0x1p30, (double)n.work / 0x1p30,
-                       (double)MAX(want, o->depth) * (double)page / 0x1p30, (long long)MAX(want, o->depth),
-                       (double)budget / 0x1p30,
+                       (double)MAX(want, 1) * (double)page / 0x1p30, (long long)MAX(want, 1),
+                       (double)budget / 0x1p30, could_spread ? ", --ep: experts over all replicas" : "",
                        x->graph->axis_n[AX_EXPERT] && !s->expert_cache
                            ? ", keep some experts on disk (--expert-cache)"
                            : "");
@@ -381,7 +373,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     x->settings = s;
     int rc = open_model(x, warn, e);
     if (!rc)
-        rc = session_check_degrees(s, warn, e);
+        settle_degrees(s, warn);
     if (!rc && (parts & SESSION_TOKENIZER))
         rc = open_tokenizer(x, e);
     if (rc)

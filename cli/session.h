@@ -54,8 +54,5 @@ struct session_cache {
 };
 void session_cache_add(struct session_cache *c, const struct plan *p, uint64_t bytes);
 int session_cache_check(const struct session_cache *c, const struct settings *s, struct err *e);
-/* Degrees that cannot be are an error; a launch of dp x tp x pp x ep ranks is read as more replicas, and said
- * so. */
-int session_check_degrees(struct settings *s, struct warn_sink *warn, struct err *e);
 
 #endif

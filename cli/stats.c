@@ -60,12 +60,6 @@ struct load {
     double sum, expert_imbalance, rank_imbalance; /* largest over mean; 0: nothing computed */
 };
 
-/* How many ranks each compute a slice of the same pairs. */
-static uint64_t sharers(const struct team_options *o)
-{
-    return o->ep > o->tp ? 1 : (uint64_t)(o->tp / o->ep);
-}
-
 /* The stage whose ranks are least evenly loaded. Other stages have other layers: they are not compared. */
 static double imbalance_of_ranks(const struct team_options *o, const struct rank_report *all, int n)
 {
@@ -89,13 +83,13 @@ static double imbalance_of_ranks(const struct team_options *o, const struct rank
 static void load_init(struct load *ret, const struct session *x, const struct rank_report *all,
                       const uint64_t *experts, int ranks)
 {
-    const struct team_options *o = team_options(x->team);
+    uint64_t slices = (uint64_t)plan_expert_slices(team_plan(x->team)); /* each counted the same pairs */
     *ret = (struct load){.n = experts ? x->graph->axis_n[AX_EXPERT] : 0};
     XNEW_N(ret->pairs, (size_t)ret->n);
     for (int32_t e = 0; e < ret->n; e++) {
         for (int i = 0; i < ranks; i++)
             ret->pairs[e] += experts[(size_t)i * (size_t)ret->n + (size_t)e];
-        ret->pairs[e] /= sharers(o);
+        ret->pairs[e] /= slices;
         ret->sum += (double)ret->pairs[e];
         if (ret->pairs[e] > ret->pairs[ret->busiest])
             ret->busiest = e;
@@ -103,7 +97,7 @@ static void load_init(struct load *ret, const struct session *x, const struct ra
     if (ret->sum > 0)
         ret->expert_imbalance = (double)ret->pairs[ret->busiest] * ret->n / ret->sum;
     if (ret->n)
-        ret->rank_imbalance = imbalance_of_ranks(o, all, ranks);
+        ret->rank_imbalance = imbalance_of_ranks(team_options(x->team), all, ranks);
 }
 
 static void print_load(const struct load *l, int ranks)
@@ -179,17 +173,17 @@ static double bubble_of(const struct rank_report *r, const struct engine_stats *
     return wall > 0 ? MAX(1 - busy_s(r) / wall, 0) : 0;
 }
 
+/* Ticks in flight of a replica, over the time. */
 static double in_flight(const struct session *x, const struct engine_stats *en)
 {
-    return en->ticks ? (double)en->in_flight / (double)en->ticks / team_options(x->team)->dp : 0;
+    double wall = en->prefill_s + en->decode_s;
+    return wall > 0 ? en->flying_s / wall / team_options(x->team)->dp : 0;
 }
 
-/* docs/speed.md, "Pipeline": what a lane of equal stages without delays would idle. */
+/* docs/speed.md, "Pipeline": what equal stages without delays would idle, for want of ticks. */
 static double bubble_theory(const struct session *x, const struct engine_stats *en)
 {
-    const struct team_options *o = team_options(x->team);
-    double pp = o->pp, ticks = (double)en->ticks / o->dp, starved = 1 - in_flight(x, en) / pp;
-    return en->ticks ? MAX(starved, (pp - 1) / (ticks + pp - 1)) : 0;
+    return en->ticks ? MAX(1 - in_flight(x, en) / team_options(x->team)->pp, 0) : 0;
 }
 
 static void print_bubble(const struct session *x, const struct engine_stats *en,

@@ -12,9 +12,9 @@
  *
  * A rank that waits spins briefly, then yields its core, then sleeps until it is woken (an idle server burns
  * nothing). A rank that dies, or calls comm_abort, makes every other rank's pending and future calls fail
- * with ERR_RANK_LOST, naming it (rank, host, process), within about two seconds. This holds for a whole
- * family: a group, the groups split from it, and theirs. After any error but ERR_USAGE a family is of no
- * further use except to be closed.
+ * with ERR_RANK_LOST, naming it (rank, host, process), within about two seconds; a lost host, or the link to
+ * it, within five. This holds for a whole family: a group, the groups split from it, and theirs. After any
+ * error but ERR_USAGE a family is of no further use except to be closed.
  *
  * comm never allocates inside a collective as long as messages stay within the size given at creation.
  */

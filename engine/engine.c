@@ -1,11 +1,10 @@
 /* engine.c: the scheduler and the step loop.
  *
- * Requests run in queues: one for each tick that may be in flight (lanes x depth; one where ticks do not
- * overlap). A queue has pages of its own and at most one tick in flight, so whatever happens to its requests
- * meanwhile, nobody else's tick uses their pages. Where there are several, a request waits in the engine's
- * list until a queue has room for it: who finishes early takes more.
+ * Each lane (a replica; one without data parallelism) has a pool of pages, a list of requests, and up to
+ * `depth` ticks in flight, which go through its pipeline in order. Where there are several lanes, a request
+ * waits in the engine's list until a lane has room for it: who finishes early takes more.
  *
- * In a queue, unfinished requests are one list in order of arrival. The first n_running of them run, the
+ * In a lane, unfinished requests are one list in order of arrival. The first n_running of them run, the
  * others wait: admitting one moves that boundary a place down, preempting the newest that runs moves it a
  * place up. So first come, first served is not a policy that code must keep, but all that the list can
  * express.
@@ -15,6 +14,13 @@
  * what is left of the tick's rows goes to prompts, in order, a chunk each, until one finds no page: those
  * behind it may not pass. Every request fits the pool alone (engine_add sees to it), so the oldest one always
  * gets on, and all end.
+ *
+ * With several ticks in flight, a tick takes its share of the requests, one in `depth`, so that no stage
+ * of the pipeline idles. A request's token may still be on its way: then it waits. A prompt's next chunk
+ * need not: each stage works on ticks in the order they were posted, so the chunk before is in the pages when
+ * it gets there. For the same reason pages that a request gives back may be in another's next tick at once,
+ * though a tick that still uses them is in flight. Only a request that is in no tick makes way: the token of
+ * one that is would be drawn twice.
  */
 #include "engine/internal.h"
 
@@ -24,18 +30,19 @@
 #include "base/mem.h"
 #include "engine/kv.h"
 
-struct queue;
+struct lane;
 
 struct request {
-    struct queue *queue;         /* NULL: not given to one yet */
+    struct lane *lane;           /* NULL: not given to one yet */
     struct request *prev, *next; /* in the engine's list of unfinished or of finished ones */
     struct request_params params;
     int32_t *eos;    /* [params.n_eos], our copy */
     int32_t *tokens; /* [n_prompt + n_output of cap]: prompt, then output */
     int32_t n_prompt, n_output, cap;
     int32_t limit;    /* prompt and output may be this many at most */
-    int32_t computed; /* tokens whose keys and values are in its pages */
-    int32_t want;     /* tokens that this tick computes */
+    int32_t computed; /* tokens whose keys and values are in its pages once the ticks in flight are over */
+    int32_t n_flying; /* ticks in flight, or in the making, that it has a part in */
+    uint64_t tick;    /* the newest of them (of its lane, from 1) */
     int32_t drawn;    /* the next token, between drawing and delivery */
     bool running;
     struct kv_seq kv;
@@ -50,34 +57,40 @@ struct list {
     struct request *first, *last;
 };
 
-struct queue {
-    struct engine *en;
-    int lane;
-    struct kv_pool *pool;
-    struct list left;                 /* the first n_running run, the others wait */
-    struct request *newest, *waiting; /* the boundary: the last that runs, the first that waits */
-    int32_t n_running, n_left;
-    /* the tick in the making, or in flight */
-    bool in_flight;
+/* A tick in the making, or in flight. */
+struct flight {
     struct batch batch;
     int32_t *token, *pos;     /* [max_tokens] */
     int32_t *out_row;         /* [max_out] */
     struct span *spans;       /* [max_spans] */
     struct request **span_of; /* [max_spans] whose each span is; NULL: dropped meanwhile */
     int32_t *span_out;        /* [max_spans] row of its logits; -1: none */
+    bool *span_decodes;       /* [max_spans] counts as decode, not as prefill */
     bool has_prefill;
+};
+
+struct lane {
+    struct engine *en;
+    int number;
+    struct kv_pool *pool;
+    struct list left;                 /* the first n_running run, the others wait */
+    struct request *newest, *waiting; /* the boundary: the last that runs, the first that waits */
+    int32_t n_running, n_left;
+    struct flight *flights; /* [depth] ring: n_waited .. n_posted - 1 are in flight */
+    uint64_t n_posted, n_waited;
 };
 
 struct engine {
     struct backend backend;
-    struct engine_options opt; /* max_batch: of one queue */
+    struct engine_options opt; /* max_batch: of one lane */
     struct sampler *sampler;
-    struct queue *queues;
-    int32_t n_queues, n_left, n_pages; /* n_pages: of one queue */
+    struct lane *lanes;
+    int32_t n_lanes, depth, n_left;
     struct list unassigned, finished;
-    int32_t *flight; /* [n_queues] ring of queues in flight, oldest at n_waited */
+    int32_t *order; /* [n_lanes * depth] ring of lanes, as their ticks were posted; the oldest at n_waited */
     uint64_t n_posted, n_waited;
     double stepped_s; /* when the last step ended */
+    double noted_s;   /* up to when flying_s is counted */
     struct engine_stats stats;
     struct err broken; /* a rank was lost: nothing works any more */
 };
@@ -112,46 +125,62 @@ static int check_options(const struct backend *b, const struct engine_options *o
         return err_set(e, ERR_USAGE,
                        "max_batch is %d, max_context %d and prefill_chunk %d; each must be at least 1",
                        o->max_batch, o->max_context, o->prefill_chunk);
-    if (b->max_tokens < o->max_batch || b->max_out < o->max_batch || b->max_spans < o->max_batch)
+    int32_t depth = b->post ? b->depth : 1, share = (o->max_batch + depth - 1) / depth;
+    if (b->max_tokens < share || b->max_out < share || b->max_spans < share)
         return err_set(
             e, ERR_USAGE,
-            "a tick takes %d tokens, %d outputs and %d sequences, but max_batch is %d, and each running "
-            "request needs one of each; raise them or lower max_batch",
-            b->max_tokens, b->max_out, b->max_spans, o->max_batch);
+            "a tick takes %d tokens, %d outputs and %d sequences, but max_batch is %d with %d ticks in "
+            "flight, and each running request needs one of each; raise them or lower max_batch",
+            b->max_tokens, b->max_out, b->max_spans, o->max_batch, depth);
     return 0;
 }
 
-static void queue_init(struct queue *q, struct engine *en, int lane, int32_t first_page)
+static void flight_init(struct flight *f, const struct backend *b)
 {
-    const struct backend *b = &en->backend;
-    q->en = en;
-    q->lane = lane;
-    q->pool = kv_pool_new_from(first_page, en->n_pages, b->page_tokens);
-    XNEW_N(q->token, (size_t)b->max_tokens);
-    XNEW_N(q->pos, (size_t)b->max_tokens);
-    XNEW_N(q->out_row, (size_t)b->max_out);
-    XNEW_N(q->spans, (size_t)b->max_spans);
-    XNEW_N(q->span_of, (size_t)b->max_spans);
-    XNEW_N(q->span_out, (size_t)b->max_spans);
-    q->batch = (struct batch){.token = q->token, .pos = q->pos, .out_row = q->out_row, .spans = q->spans};
+    XNEW_N(f->token, (size_t)b->max_tokens);
+    XNEW_N(f->pos, (size_t)b->max_tokens);
+    XNEW_N(f->out_row, (size_t)b->max_out);
+    XNEW_N(f->spans, (size_t)b->max_spans);
+    XNEW_N(f->span_of, (size_t)b->max_spans);
+    XNEW_N(f->span_out, (size_t)b->max_spans);
+    XNEW_N(f->span_decodes, (size_t)b->max_spans);
+    f->batch = (struct batch){.token = f->token, .pos = f->pos, .out_row = f->out_row, .spans = f->spans};
 }
 
-static void queue_release(struct queue *q)
+static void flight_release(struct flight *f)
 {
-    kv_pool_free(q->pool);
-    xfree(q->token);
-    xfree(q->pos);
-    xfree(q->out_row);
-    xfree(q->spans);
-    xfree(q->span_of);
-    xfree(q->span_out);
+    xfree(f->token);
+    xfree(f->pos);
+    xfree(f->out_row);
+    xfree(f->spans);
+    xfree(f->span_of);
+    xfree(f->span_out);
+    xfree(f->span_decodes);
+}
+
+static void lane_init(struct lane *l, struct engine *en, int number)
+{
+    l->en = en;
+    l->number = number;
+    l->pool = kv_pool_new(en->backend.n_pages, en->backend.page_tokens);
+    XNEW_N(l->flights, (size_t)en->depth);
+    for (int i = 0; i < en->depth; i++)
+        flight_init(&l->flights[i], &en->backend);
+}
+
+static void lane_release(struct lane *l)
+{
+    kv_pool_free(l->pool);
+    for (int i = 0; i < l->en->depth; i++)
+        flight_release(&l->flights[i]);
+    xfree(l->flights);
 }
 
 int engine_new_on(const struct backend *b, const struct engine_options *o, struct engine **ret, struct err *e)
 {
-    int depth = b->post ? b->depth : 1, lanes = b->post ? b->lanes : 1;
+    int lanes = b->post ? b->lanes : 1;
     struct engine_options opt = *o;
-    opt.max_batch = (o->max_batch + lanes * depth - 1) / (lanes * depth);
+    opt.max_batch = (o->max_batch + lanes - 1) / lanes;
     int rc = check_options(b, &opt, e);
     if (rc)
         return rc;
@@ -160,12 +189,12 @@ int engine_new_on(const struct backend *b, const struct engine_options *o, struc
     en->backend = *b;
     en->opt = opt;
     en->sampler = sampler_new(b->n_vocab);
-    en->n_queues = lanes * depth;
-    en->n_pages = b->n_pages / depth;
-    XNEW_N(en->queues, (size_t)en->n_queues);
-    XNEW_N(en->flight, (size_t)en->n_queues);
-    for (int i = 0; i < en->n_queues; i++)
-        queue_init(&en->queues[i], en, i % lanes, i / lanes * en->n_pages);
+    en->n_lanes = lanes;
+    en->depth = b->post ? b->depth : 1;
+    XNEW_N(en->lanes, (size_t)lanes);
+    XNEW_N(en->order, (size_t)lanes * (size_t)en->depth);
+    for (int i = 0; i < lanes; i++)
+        lane_init(&en->lanes[i], en, i);
     *ret = en;
     return 0;
 }
@@ -187,6 +216,7 @@ int engine_new(struct team *t, const struct engine_options *o, struct engine **r
                               .wait = wait_team,
                               .lanes = team_lanes(t),
                               .depth = team_depth(t),
+                              .stages = to->pp,
                               .together = team_spreads(t),
                               .ctx = t,
                               .n_vocab = team_plan(t)->graph->axis_n[AX_VOCAB],
@@ -204,17 +234,16 @@ void engine_free(struct engine *en)
         return;
     while (en->unassigned.first)
         engine_drop(en, en->unassigned.first);
-    for (int i = 0; i < en->n_queues; i++) {
-        while (en->queues[i].left.first)
-            engine_drop(en, en->queues[i].left.first);
-    }
+    for (int i = 0; i < en->n_lanes; i++)
+        while (en->lanes[i].left.first)
+            engine_drop(en, en->lanes[i].left.first);
     while (en->finished.first)
         engine_drop(en, en->finished.first);
-    for (int i = 0; i < en->n_queues; i++)
-        queue_release(&en->queues[i]);
+    for (int i = 0; i < en->n_lanes; i++)
+        lane_release(&en->lanes[i]);
     sampler_free(en->sampler);
-    xfree(en->queues);
-    xfree(en->flight);
+    xfree(en->lanes);
+    xfree(en->order);
     xfree(en);
 }
 
@@ -233,11 +262,11 @@ static int check_prompt(const struct engine *en, const int32_t *prompt, int32_t 
                        "the prompt has %d tokens, but the context holds %d%s; shorten it, or raise the "
                        "context length",
                        n, en->opt.max_context, max_new ? ", one new one at least included" : "");
-    if (kv_pages(n, b->page_tokens) > en->n_pages)
+    if (kv_pages(n, b->page_tokens) > b->n_pages)
         return err_set(e, ERR_LIMIT,
                        "the prompt has %d tokens, but the KV cache holds %lld (num_blocks %d x block_size "
                        "%d); raise num_blocks to %d or more",
-                       n, (long long)en->n_pages * b->page_tokens, en->n_pages, b->page_tokens,
+                       n, (long long)b->n_pages * b->page_tokens, b->n_pages, b->page_tokens,
                        kv_pages(n, b->page_tokens));
     for (int32_t i = 0; i < n; i++)
         if (prompt[i] < 0 || prompt[i] >= b->n_vocab)
@@ -249,7 +278,7 @@ static int check_prompt(const struct engine *en, const int32_t *prompt, int32_t 
 /* How long prompt and output may get. The last token's keys and values are never needed: hence + 1. */
 static int32_t limit_of(const struct engine *en, int32_t n_prompt, int32_t max_new)
 {
-    int64_t pool = (int64_t)en->n_pages * en->backend.page_tokens + 1;
+    int64_t pool = (int64_t)en->backend.n_pages * en->backend.page_tokens + 1;
     int64_t limit = MIN((int64_t)n_prompt + max_new, (int64_t)en->opt.max_context);
     return (int32_t)MIN(limit, pool);
 }
@@ -259,16 +288,24 @@ static int32_t n_tokens(const struct request *r)
     return r->n_prompt + r->n_output;
 }
 
-/* The oldest request that no queue has goes to this one. */
-static void assign(struct engine *en, struct queue *q)
+/* Requests that no lane has go, oldest first, to the lanes with the fewest, while these have room. */
+static void assign(struct engine *en)
 {
-    struct request *r = en->unassigned.first;
-    list_remove(&en->unassigned, r);
-    r->queue = q;
-    list_append(&q->left, r);
-    q->n_left++;
-    if (!q->waiting)
-        q->waiting = r;
+    while (en->unassigned.first) {
+        struct lane *l = &en->lanes[0];
+        for (int i = 1; i < en->n_lanes; i++)
+            if (en->lanes[i].n_left < l->n_left)
+                l = &en->lanes[i];
+        if (en->n_lanes > 1 && l->n_left >= en->opt.max_batch)
+            return;
+        struct request *r = en->unassigned.first;
+        list_remove(&en->unassigned, r);
+        r->lane = l;
+        list_append(&l->left, r);
+        l->n_left++;
+        if (!l->waiting)
+            l->waiting = r;
+    }
 }
 
 int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const struct request_params *p,
@@ -300,8 +337,6 @@ int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const
     r->ctx = ctx;
     list_append(&en->unassigned, r);
     en->n_left++;
-    if (en->n_queues == 1)
-        assign(en, &en->queues[0]);
     if (n_prompt >= r->limit)
         engine_stop(en, r, FINISH_LENGTH);
     *ret = r;
@@ -313,20 +348,20 @@ void engine_stop(struct engine *en, struct request *r, enum finish why)
     assert(why != FINISH_NONE);
     if (r->finish)
         return;
-    struct queue *q = r->queue;
+    struct lane *l = r->lane;
     r->finish = why;
     en->n_left--;
-    if (q) {
-        kv_seq_release(q->pool, &r->kv);
-        if (q->newest == r)
-            q->newest = r->prev;
-        if (q->waiting == r)
-            q->waiting = r->next;
-        q->n_running -= r->running;
-        q->n_left--;
+    if (l) {
+        kv_seq_release(l->pool, &r->kv);
+        if (l->newest == r)
+            l->newest = r->prev;
+        if (l->waiting == r)
+            l->waiting = r->next;
+        l->n_running -= r->running;
+        l->n_left--;
         r->running = false;
     }
-    list_remove(q ? &q->left : &en->unassigned, r);
+    list_remove(l ? &l->left : &en->unassigned, r);
     list_append(&en->finished, r);
 }
 
@@ -336,11 +371,12 @@ void engine_drop(struct engine *en, struct request *r)
         return;
     engine_stop(en, r, FINISH_STOP);
     list_remove(&en->finished, r);
-    struct queue *q = r->queue;
-    for (int32_t i = 0; q && i < q->batch.n_spans; i++) /* it may be one of a tick's that is not over yet */
-        if (q->span_of[i] == r)
-            q->span_of[i] = NULL;
-    kv_seq_close(q ? q->pool : en->queues[0].pool, &r->kv);
+    struct lane *l = r->lane;
+    for (int k = 0; l && k < en->depth; k++) /* ticks that are not over yet must forget it */
+        for (int32_t i = 0; i < l->flights[k].batch.n_spans; i++)
+            if (l->flights[k].span_of[i] == r)
+                l->flights[k].span_of[i] = NULL;
+    kv_seq_close(l ? l->pool : en->lanes[0].pool, &r->kv);
     xfree(r->eos);
     xfree(r->tokens);
     xfree(r);
@@ -365,29 +401,32 @@ void engine_stats(const struct engine *en, struct engine_stats *ret)
 
 /* --- the scheduler --- */
 
-static void admit(struct queue *q)
+static void admit(struct lane *l)
 {
-    q->newest = q->waiting;
-    q->waiting = q->waiting->next;
-    q->newest->running = true;
-    q->n_running++;
+    l->newest = l->waiting;
+    l->waiting = l->waiting->next;
+    l->newest->running = true;
+    l->n_running++;
 }
 
-/* Takes the newest running request's pages; it waits again, before all others. */
-static void preempt(struct queue *q)
+/* Takes the newest running request's pages; it waits again, before all others. False: it is in a tick. */
+static bool preempt(struct lane *l)
 {
-    struct request *r = q->newest;
-    assert(r && !r->want); /* nobody loses pages that this tick uses */
-    kv_seq_release(q->pool, &r->kv);
+    struct request *r = l->newest;
+    if (r->n_flying)
+        return false;
+    kv_seq_release(l->pool, &r->kv);
     r->computed = 0;
     r->running = false;
     r->n_preempted++;
-    q->en->stats.preemptions++;
-    q->waiting = r;
-    q->newest = r->prev;
-    q->n_running--;
+    l->en->stats.preemptions++;
+    l->waiting = r;
+    l->newest = r->prev;
+    l->n_running--;
+    return true;
 }
 
+/* Without those that ticks in flight compute. 0: its next token is on its way. */
 static int32_t lacking(const struct request *r)
 {
     return n_tokens(r) - r->computed;
@@ -398,86 +437,137 @@ static bool is_decode(const struct request *r)
     return r->n_output > 0 && lacking(r) == 1;
 }
 
-/* Adds the next n tokens of r to the tick. Its pages are there. */
-static void schedule(struct queue *q, struct request *r, int32_t n)
+static uint64_t n_flying(const struct lane *l)
 {
-    struct batch *b = &q->batch;
-    int32_t first = b->n_tokens, end = r->computed + n;
-    assert(n > 0 && n <= lacking(r) && first + n <= q->en->backend.max_tokens &&
-           b->n_spans < q->en->backend.max_spans);
-    memcpy(q->token + first, r->tokens + r->computed, sizeof(int32_t) * (size_t)n);
-    for (int32_t i = 0; i < n; i++)
-        q->pos[first + i] = r->computed + i;
-    q->spans[b->n_spans] =
-        (struct span){first, n, r->computed, kv_pages(end, q->en->backend.page_tokens), r->kv.pages};
-    q->span_of[b->n_spans++] = r;
-    b->n_tokens += n;
-    q->span_out[b->n_spans - 1] = n == lacking(r) ? b->n_out : -1;
-    if (n == lacking(r))
-        q->out_row[b->n_out++] = b->n_tokens - 1;
-    r->want = n;
+    return l->n_posted - l->n_waited;
 }
 
-static void schedule_decodes(struct queue *q)
+/* The tick in the making: its number, and itself. */
+static uint64_t next_tick(const struct lane *l)
+{
+    return l->n_posted + 1;
+}
+
+static struct flight *next_flight(const struct lane *l)
+{
+    return &l->flights[l->n_posted % (uint64_t)l->en->depth];
+}
+
+/* Sequences a tick may have: with `depth` ticks in flight, each gets its share of the requests. */
+static int32_t most_spans(const struct lane *l)
+{
+    int32_t active = MIN(l->n_left, l->en->opt.max_batch), depth = l->en->depth;
+    return MIN((active + depth - 1) / depth, l->en->backend.max_spans);
+}
+
+/* Adds the next n tokens of r to the tick. Its pages are there. */
+static void schedule(struct lane *l, struct request *r, int32_t n)
+{
+    struct flight *f = next_flight(l);
+    struct batch *b = &f->batch;
+    int32_t first = b->n_tokens, end = r->computed + n, i = b->n_spans;
+    bool complete = n == lacking(r), again = l->en->opt.recompute && r->n_output;
+    assert(n > 0 && n <= lacking(r) && first + n <= l->en->backend.max_tokens && i < most_spans(l));
+    memcpy(f->token + first, r->tokens + r->computed, sizeof(int32_t) * (size_t)n);
+    for (int32_t k = 0; k < n; k++)
+        f->pos[first + k] = r->computed + k;
+    f->spans[i] =
+        (struct span){first, n, r->computed, kv_pages(end, l->en->backend.page_tokens), r->kv.pages};
+    f->span_of[i] = r;
+    f->span_out[i] = complete ? b->n_out : -1;
+    f->span_decodes[i] = again || is_decode(r);
+    f->has_prefill |= !f->span_decodes[i];
+    b->n_spans++;
+    b->n_tokens += n;
+    if (complete)
+        f->out_row[b->n_out++] = b->n_tokens - 1;
+    r->computed = end;
+    r->tick = next_tick(l);
+    r->n_flying++;
+}
+
+static void schedule_decodes(struct lane *l)
 {
     struct request *next;
-    for (struct request *r = q->left.first; r && r->running; r = next) {
-        while (r->running && is_decode(r) && !kv_seq_reserve(q->pool, &r->kv, n_tokens(r)))
-            preempt(q);
+    for (struct request *r = l->left.first; r && r->running; r = next) {
+        bool fits = false;
+        if (is_decode(r) && next_flight(l)->batch.n_spans < most_spans(l))
+            while (r->running && !(fits = kv_seq_reserve(l->pool, &r->kv, n_tokens(r))) && preempt(l))
+                ;
         next = r->next;
-        if (r->running && is_decode(r))
-            schedule(q, r, 1);
+        if (fits)
+            schedule(l, r, 1);
     }
 }
 
-/* How many of the next n tokens of r there are pages for, after taking these. As long as anybody gets on in
- * this tick, a page stays free for each running request's next token: who took that one would soon be
+/* How many of the next n tokens of r there are pages for, after taking these. As long as anybody gets on
+ * otherwise, a page stays free for each running request's next token: who took that one would soon be
  * preempted for it. */
-static int32_t find_pages(struct queue *q, struct request *r, int32_t n)
+static int32_t find_pages(struct lane *l, struct request *r, int32_t n)
 {
-    int64_t spare = kv_pool_n_free(q->pool) - (q->batch.n_tokens ? q->n_running : 0);
-    int64_t room = (spare + r->kv.n) * q->en->backend.page_tokens - r->computed;
-    if (!r->running && q->n_running && room < n)
+    bool others = next_flight(l)->batch.n_tokens || n_flying(l);
+    int64_t spare = kv_pool_n_free(l->pool) - (others ? l->n_running : 0);
+    int64_t room = (spare + r->kv.n) * l->en->backend.page_tokens - r->computed;
+    if (!r->running && l->n_running && room < n)
         return 0; /* who comes in gets a whole chunk done */
     n = (int32_t)MIN((int64_t)n, room);
-    return n > 0 && kv_seq_reserve(q->pool, &r->kv, r->computed + n) ? n : 0;
+    return n > 0 && kv_seq_reserve(l->pool, &r->kv, r->computed + n) ? n : 0;
 }
 
-static void schedule_prompts(struct queue *q)
+/* Rows of a tick that prompts may take. Where ticks overlap, prompts are cut into several ticks for each in
+ * flight: the stages behind the first one wait for a whole tick at the start, and those before the last at
+ * the end. Not into smaller ones than FEWEST_ROWS, with which kernels are nearly as fast as with many. */
+static int32_t most_prompt_rows(const struct lane *l)
 {
-    struct batch *b = &q->batch;
-    for (struct request *r = q->left.first; r; r = r->next) {
-        int32_t rows = q->en->backend.max_tokens - b->n_tokens;
-        if (r->want)
+    enum { TICKS = 4, FEWEST_ROWS = 64 };
+    int64_t pending = 0, depth = l->en->depth;
+    int32_t n = 0;
+    if (depth == 1)
+        return l->en->backend.max_tokens;
+    for (const struct request *r = l->left.first; r && n < l->en->opt.max_batch; r = r->next, n++)
+        pending += lacking(r);
+    return (int32_t)MIN(MAX(pending / (TICKS * depth), FEWEST_ROWS), l->en->backend.max_tokens);
+}
+
+static void schedule_prompts(struct lane *l)
+{
+    struct batch *b = &next_flight(l)->batch;
+    const struct backend *k = &l->en->backend;
+    int32_t most_rows = MIN(b->n_tokens + most_prompt_rows(l), k->max_tokens);
+    for (struct request *r = l->left.first; r; r = r->next) {
+        int32_t rows = most_rows - b->n_tokens;
+        if (r->tick == next_tick(l) || !lacking(r))
             continue;
-        if (!rows || b->n_spans == q->en->backend.max_spans || b->n_out == q->en->backend.max_out ||
-            (!r->running && q->n_running == q->en->opt.max_batch))
+        if (!rows || b->n_spans == most_spans(l) || b->n_out == k->max_out ||
+            (!r->running && l->n_running == l->en->opt.max_batch))
             return;
-        int32_t n, most = MIN(MIN(q->en->opt.prefill_chunk, rows), lacking(r));
-        while (!(n = find_pages(q, r, most)) && !b->n_tokens && r != q->newest && q->newest)
-            preempt(q); /* nobody else would get on either */
+        int32_t n, most = MIN(MIN(l->en->opt.prefill_chunk, rows), lacking(r));
+        while (!(n = find_pages(l, r, most)) && !b->n_tokens && !n_flying(l) && r != l->newest && l->newest)
+            preempt(l); /* nobody else would get on either */
         if (!n)
             return;
         if (!r->running)
-            admit(q);
-        if (!r->n_output || !q->en->opt.recompute)
-            q->has_prefill = true;
-        schedule(q, r, n);
+            admit(l);
+        schedule(l, r, n);
     }
 }
 
-static void make_batch(struct queue *q)
+/* False: nothing can be done before a tick in flight is over. */
+static bool make_batch(struct lane *l)
 {
-    q->batch.n_tokens = q->batch.n_out = q->batch.n_spans = 0;
-    q->has_prefill = false;
-    uint64_t before = q->en->stats.preemptions;
-    schedule_decodes(q);
+    struct flight *f = next_flight(l);
+    f->batch.n_tokens = f->batch.n_out = f->batch.n_spans = 0;
+    f->has_prefill = false;
+    uint64_t before = l->en->stats.preemptions;
+    schedule_decodes(l);
     /* With pages this short, nobody who waits is let in. */
-    if (q->en->stats.preemptions == before || !q->batch.n_tokens)
-        schedule_prompts(q);
-    int32_t used = q->en->n_pages - kv_pool_n_free(q->pool);
-    q->en->stats.pages_used_max = MAX(q->en->stats.pages_used_max, used);
-    assert(q->batch.n_tokens > 0); /* every request fits alone, so somebody gets on */
+    if (l->en->stats.preemptions == before || (!f->batch.n_tokens && !n_flying(l)))
+        schedule_prompts(l);
+    int32_t used = l->en->backend.n_pages - kv_pool_n_free(l->pool);
+    l->en->stats.pages_used_max = MAX(l->en->stats.pages_used_max, used);
+    /* every request fits alone, so somebody gets on */
+    assert(f->batch.n_tokens > 0 || n_flying(l) || !l->n_left);
+    return f->batch.n_tokens > 0;
 }
 
 /* --- a tick --- */
@@ -497,22 +587,22 @@ static int32_t draw(struct engine *en, const struct request *r, const float *log
 
 /* Notes what the tick computed and draws the next tokens. Requests that were stopped while it ran are passed
  * over. */
-static void digest(struct queue *q, const float *logits)
+static void digest(struct engine *en, struct flight *f, const float *logits)
 {
-    struct engine *en = q->en;
-    for (int32_t i = 0; i < q->batch.n_spans; i++) {
-        struct request *r = q->span_of[i];
-        if (!r || r->finish)
+    for (int32_t i = 0; i < f->batch.n_spans; i++) {
+        struct request *r = f->span_of[i];
+        if (!r)
             continue;
-        bool complete = q->span_out[i] >= 0;
-        if (!r->n_output || (!en->opt.recompute && !is_decode(r)))
-            en->stats.prefill_tokens += (uint64_t)r->want;
+        r->n_flying--;
+        if (r->finish)
+            continue;
+        bool complete = f->span_out[i] >= 0;
+        if (!f->span_decodes[i])
+            en->stats.prefill_tokens += (uint64_t)f->spans[i].n;
         else
             en->stats.decode_tokens +=
                 complete; /* in recompute mode the tokens computed again are not counted */
-        r->computed += r->want;
-        r->want = 0;
-        r->drawn = complete ? draw(en, r, logits + (size_t)q->span_out[i] * (size_t)en->backend.n_vocab) : -1;
+        r->drawn = complete ? draw(en, r, logits + (size_t)f->span_out[i] * (size_t)en->backend.n_vocab) : -1;
         if (complete && r->drawn < 0)
             engine_stop(en, r, FINISH_ERROR);
         if (complete && en->opt.recompute)
@@ -529,11 +619,10 @@ static bool ends(const struct request *r, int32_t token)
 }
 
 /* Callbacks may stop and drop requests, also those whose turn is still to come. */
-static void deliver(struct queue *q, double now)
+static void deliver(struct engine *en, struct flight *f, double now)
 {
-    struct engine *en = q->en;
-    for (int32_t i = 0; i < q->batch.n_spans; i++) {
-        struct request *r = q->span_of[i];
+    for (int32_t i = 0; i < f->batch.n_spans; i++) {
+        struct request *r = f->span_of[i];
         if (!r || r->finish || r->drawn < 0)
             continue;
         int32_t token = r->drawn;
@@ -550,69 +639,80 @@ static void deliver(struct queue *q, double now)
         if (r->on_token)
             r->on_token(r->ctx, r, token);
     }
-    q->batch.n_spans = 0;
+    f->batch.n_spans = 0;
 }
 
 static int give_up(struct engine *en, struct err *e)
 {
     while (en->unassigned.first)
         engine_stop(en, en->unassigned.first, FINISH_ERROR);
-    for (int i = 0; i < en->n_queues; i++)
-        while (en->queues[i].left.first)
-            engine_stop(en, en->queues[i].left.first, FINISH_ERROR);
+    for (int i = 0; i < en->n_lanes; i++)
+        while (en->lanes[i].left.first)
+            engine_stop(en, en->lanes[i].left.first, FINISH_ERROR);
     return err_set(e, en->broken.code, "%s", en->broken.msg);
 }
 
-static int post(struct engine *en, struct queue *q)
+/* Before the number of ticks in flight changes. */
+static void note_flying(struct engine *en)
+{
+    double now = clock_s();
+    for (int i = 0; i < en->n_lanes; i++)
+        en->stats.flying_s +=
+            (double)MIN(n_flying(&en->lanes[i]), (uint64_t)MAX(en->backend.stages, 1)) * (now - en->noted_s);
+    en->noted_s = now;
+}
+
+/* The batch made for the lane's next tick, perhaps an empty one, is on its way. */
+static int post(struct engine *en, struct lane *l)
+{
+    note_flying(en);
+    const struct batch *b = &next_flight(l)->batch;
+    en->order[en->n_posted++ % ((uint64_t)en->n_lanes * (uint64_t)en->depth)] = l->number;
+    l->n_posted++;
+    return !en->backend.post ? 0 : en->backend.post(en->backend.ctx, l->number, b, &en->broken);
+}
+
+static bool has_room(const struct lane *l)
+{
+    return n_flying(l) < (uint64_t)l->en->depth;
+}
+
+static bool prepare(struct lane *l)
 {
     alloc_guard_begin();
-    q->batch.n_tokens = q->batch.n_out = q->batch.n_spans = 0;
-    q->has_prefill = false;
-    if (q->n_left)
-        make_batch(q);
+    bool work = make_batch(l);
     alloc_guard_end();
-    q->in_flight = true;
-    en->flight[en->n_posted++ % (uint64_t)en->n_queues] = (int32_t)(q - en->queues);
-    return !en->backend.post ? 0 : en->backend.post(en->backend.ctx, q->lane, &q->batch, &en->broken);
+    return work;
 }
 
-/* A queue that has no tick in flight takes requests while it has room. True if it has work then. */
-static bool fill(struct engine *en, struct queue *q)
-{
-    while (en->unassigned.first && q->n_left < en->opt.max_batch)
-        assign(en, q);
-    return q->n_left > 0;
-}
-
-/* Lanes whose ticks go together: the queues of one place in the flight, one a lane, all or none. */
+/* Lanes whose ticks go together: all or none. */
 static int post_together(struct engine *en)
 {
-    int lanes = en->backend.lanes;
-    for (int first = 0; first < en->n_queues; first += lanes) {
-        bool busy = false, work = false;
-        for (int i = first; i < first + lanes; i++)
-            busy |= en->queues[i].in_flight;
-        for (int i = first; i < first + lanes && !busy; i++)
-            work |= fill(en, &en->queues[i]);
-        for (int i = first + lanes - 1; i >= first && work; i--) /* lane 0, which computes in post, last */
-            if (post(en, &en->queues[i]))
+    for (;;) {
+        bool work = false, room = true;
+        for (int i = 0; i < en->n_lanes; i++)
+            room &= has_room(&en->lanes[i]);
+        for (int i = 0; i < en->n_lanes && room; i++)
+            work |= prepare(&en->lanes[i]);
+        if (!work)
+            return 0;
+        for (int i = en->n_lanes - 1; i >= 0; i--) /* lane 0, which computes in post, last */
+            if (post(en, &en->lanes[i]))
                 return en->broken.code;
     }
-    return 0;
 }
 
-/* Every queue that has work and no tick in flight gets one; lanes whose first stage is elsewhere first, since
- * posting to them only sends. */
+/* Every lane gets as many ticks as it can have; those whose first stage is elsewhere first, since posting to
+ * them only sends. */
 static int post_all(struct engine *en)
 {
+    assign(en);
     if (en->backend.together)
         return post_together(en);
-    for (int here = 0; here < 2; here++)
-        for (int i = 0; i < en->n_queues; i++) {
-            struct queue *q = &en->queues[i];
-            if (!q->in_flight && (q->lane == 0) == here && fill(en, q) && post(en, q))
+    for (int i = en->n_lanes - 1; i >= 0; i--)
+        while (has_room(&en->lanes[i]) && prepare(&en->lanes[i]))
+            if (post(en, &en->lanes[i]))
                 return en->broken.code;
-        }
     return 0;
 }
 
@@ -629,20 +729,23 @@ int engine_step(struct engine *en, int32_t *ret_left, struct err *e)
     double before = en->n_posted == en->n_waited ? clock_s() : en->stepped_s;
     if (post_all(en))
         return give_up(en, e);
-    en->stats.in_flight += en->n_posted - en->n_waited;
-    struct queue *q = &en->queues[en->flight[en->n_waited++ % (uint64_t)en->n_queues]];
-    int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &q->batch, &logits, &en->broken)
-                               : en->backend.wait(en->backend.ctx, q->lane, &logits, &en->broken);
-    q->in_flight = false;
+    assert(en->n_posted > en->n_waited);
+    uint64_t slots = (uint64_t)en->n_lanes * (uint64_t)en->depth;
+    struct lane *l = &en->lanes[en->order[en->n_waited++ % slots]];
+    struct flight *f = &l->flights[l->n_waited % (uint64_t)en->depth];
+    int rc = !en->backend.post ? en->backend.tick(en->backend.ctx, &f->batch, &logits, &en->broken)
+                               : en->backend.wait(en->backend.ctx, l->number, &logits, &en->broken);
+    note_flying(en);
+    l->n_waited++;
     if (rc)
         return give_up(en, e);
     alloc_guard_begin();
-    digest(q, logits);
+    digest(en, f, logits);
     alloc_guard_end();
     double now = en->stepped_s = clock_s();
     en->stats.ticks++;
-    *(q->has_prefill ? &en->stats.prefill_s : &en->stats.decode_s) += now - before;
-    deliver(q, now);
+    *(f->has_prefill ? &en->stats.prefill_s : &en->stats.decode_s) += now - before;
+    deliver(en, f, now);
     *ret_left = en->n_left;
     return 0;
 }

@@ -53,10 +53,10 @@ int engine_add(struct engine *en, const int32_t *prompt, int32_t n_prompt, const
 void engine_stop(struct engine *en, struct request *r, enum finish why); /* also from inside on_token */
 void engine_drop(struct engine *en, struct request *r); /* frees it; stops it first if need be */
 
-/* Gives a tick to each queue that has work and none in flight (there is one queue, unless there are pipeline
- * stages or replicas), and finishes the oldest. *ret_left: requests that are not finished. Fails only if a
- * rank is lost: all requests are then FINISH_ERROR, and further calls fail the same way. A request whose
- * logits hold nothing finite is FINISH_ERROR alone. */
+/* Posts what ticks there is work and room for (one, unless there are pipeline stages or replicas), and
+ * finishes the oldest. *ret_left: requests that are not finished. Fails only if a rank is lost: all requests
+ * are then FINISH_ERROR, and further calls fail the same way. A request whose logits hold nothing finite is
+ * FINISH_ERROR alone. */
 int engine_step(struct engine *en, int32_t *ret_left, struct err *e);
 
 struct request_view {
@@ -74,7 +74,7 @@ struct engine_stats {
     uint64_t ticks, prefill_tokens, decode_tokens, preemptions;
     double prefill_s, decode_s; /* of ticks, sampling included; any prefill in it makes a tick prefill */
     int32_t pages_used_max;
-    uint64_t in_flight; /* sum over ticks: how many were in flight, it included, when its end was awaited */
+    double flying_s; /* sum over replicas: time x ticks in flight, these counted up to the stages there are */
 };
 void engine_stats(const struct engine *en, struct engine_stats *ret);
 

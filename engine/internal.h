@@ -13,8 +13,8 @@ struct backend {
      * (as team_post and team_wait). Each lane has pages 0 .. n_pages - 1 of its own. */
     int (*post)(void *ctx, int lane, const struct batch *b, struct err *e);
     int (*wait)(void *ctx, int lane, const float **ret_logits, struct err *e);
-    int lanes, depth;
-    bool together; /* lanes' ticks go together, empty ones included */
+    int lanes, depth, stages; /* stages of a lane: 0 is 1 */
+    bool together;            /* lanes' ticks go together, empty ones included */
     int32_t n_vocab;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans;

@@ -12,17 +12,12 @@ struct kv_pool {
 
 struct kv_pool *kv_pool_new(int32_t n_pages, int32_t page_tokens)
 {
-    return kv_pool_new_from(0, n_pages, page_tokens);
-}
-
-struct kv_pool *kv_pool_new_from(int32_t first, int32_t n_pages, int32_t page_tokens)
-{
     assert(n_pages >= 0 && page_tokens > 0);
     struct kv_pool *p = xmalloc(sizeof(*p) + sizeof(p->free[0]) * (size_t)n_pages);
     p->n_pages = p->n_free = n_pages;
     p->page_tokens = page_tokens;
     for (int32_t i = 0; i < n_pages; i++)
-        p->free[i] = first + n_pages - 1 - i; /* the first page goes first */
+        p->free[i] = n_pages - 1 - i; /* the first page goes first */
     return p;
 }
 

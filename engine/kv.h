@@ -12,8 +12,6 @@
 
 struct kv_pool;
 struct kv_pool *kv_pool_new(int32_t n_pages, int32_t page_tokens);
-/* Of pages first .. first + n_pages - 1: several pools may share one cache. */
-struct kv_pool *kv_pool_new_from(int32_t first, int32_t n_pages, int32_t page_tokens);
 void kv_pool_free(struct kv_pool *p); /* NULL is fine; sequences must have been closed or released */
 int32_t kv_pool_n_free(const struct kv_pool *p);
 

@@ -70,7 +70,7 @@ static bool is_leader(const struct team *t)
 
 bool team_spreads(const struct team *t)
 {
-    return t->opt.dp > 1 && t->opt.ep == t->opt.dp * t->opt.tp && t->g->axis_n[AX_EXPERT];
+    return experts_spread(t->g, t->opt.tp, t->opt.dp, t->opt.ep);
 }
 
 static bool is_last_stage(const struct team *t)
@@ -376,6 +376,15 @@ static int gather_experts(struct team *t, uint64_t *all, struct err *e)
     return rc;
 }
 
+static void add_stats(struct comm_stats *sum, const struct comm *c)
+{
+    for (int k = 0; k < COMM_KINDS; k++) {
+        sum->calls[k] += c->stats.calls[k];
+        sum->bytes[k] += c->stats.bytes[k];
+        sum->ns[k] += c->stats.ns[k];
+    }
+}
+
 static int answer_report(struct team *t, struct rank_report *all, uint64_t *experts, struct err *e)
 {
     struct rank_report mine = {.load_s = t->load_s, .comm = t->comm->stats};
@@ -383,11 +392,10 @@ static int answer_report(struct team *t, struct rank_report *all, uint64_t *expe
     gethostname(host, sizeof(host) - 1);
     snprintf(mine.where, sizeof(mine.where), "%.32s pid %ld", host, (long)getpid());
     run_report(t->run, &mine.run);
-    for (int k = 0; t->world != t->comm && k < COMM_KINDS; k++) { /* the pipeline's sends and receives */
-        mine.comm.calls[k] += t->world->stats.calls[k];
-        mine.comm.bytes[k] += t->world->stats.bytes[k];
-        mine.comm.ns[k] += t->world->stats.ns[k];
-    }
+    if (t->world != t->comm) /* the pipeline's sends and receives */
+        add_stats(&mine.comm, t->world);
+    if (t->experts)
+        add_stats(&mine.comm, t->experts);
     size_t *bytes;
     XNEW_N(bytes, (size_t)t->world->size);
     for (int i = 0; i < t->world->size; i++)

@@ -10,6 +10,7 @@
  * e, from +0, of (weight_e, y_e); chunks are joined by the tree. So ranks that hold whole chunks keep the
  * bits of one rank.
  */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "base/mem.h"
@@ -131,7 +132,8 @@ struct index {
     int32_t *first; /* [n + 1]: pairs of expert e are first[e] .. first[e + 1] */
     int32_t *token; /* [pairs]: whose */
     int32_t *place; /* [T * k]: the pair of a token's j-th choice; -1: that expert is elsewhere. Spread
-                     * experts: its row among what comes back; -1: another rank of this replica sent it out */
+                     * experts: its row among what goes out and comes back; -1: another rank of this replica
+                     * sent it out */
     int32_t n, k;
     struct range stack;
 };
@@ -370,7 +372,7 @@ void step_expert_combine(struct run *r, const struct step *s, int ith, int nth)
     const struct plan *p = r->plan;
     struct index x = index_of(r, s->in[1], weight_of(r, s->in[3]));
     int8_t chunk[ROUTE_MAX_EXPERTS];
-    int ep = p->opt.ep, group = p->opt.rank / (p->opt.tp / ep), c0 = 0, c1 = YOKE_CHUNKS, begin, end;
+    int ep = p->opt.ep, group = p->opt.rank / plan_expert_slices(p), c0 = 0, c1 = YOKE_CHUNKS, begin, end;
     for (int32_t e = 0; e < p->graph->axis_n[AX_EXPERT]; e++)
         chunk[e] = (int8_t)chunk_of(p, e);
     if (YOKE_CHUNKS % ep == 0) {
@@ -386,103 +388,134 @@ void step_expert_combine(struct run *r, const struct step *s, int ith, int nth)
 /* --- spread experts ---
  *
  * Each replica has tokens of its own. Of a replica's ranks, rank i sends out tokens i, i + tp, ...: one row
- * for each chosen expert, to the rank that has it; rows come back in the order in which they went. Whoever
- * sent a token sums what came back, by the same tree as ever; its replica's other ranks have zeros, and their
- * all-reduce adds only those. No token is dropped; a rank without work takes part with nothing.
+ * for each chosen expert, to the ranks of the group that has it. Each of them computes with its slice of the
+ * expert; the parts come back in the order in which the rows went, and whoever sent a token adds the parts of
+ * each expert, by the tree that one rank has over the same columns, then the experts, by the same tree as
+ * ever. Its replica's other ranks have zeros, and their all-reduce adds only those. No token is dropped; a
+ * rank without work takes part with nothing.
+ *
+ * Rows go by rank: group after group and, in a group, once for each of its ranks. So a group's first copy
+ * lies at (rows for the groups before it) x slices, and its further ones follow, each as long.
  */
 
-static int owner_of(const struct plan *p, int32_t expert)
+static void fill_owners(const struct plan *p, int16_t *owner /* [experts]: the group that has it */)
 {
-    int o = 0;
-    while (plan_part(p, AX_EXPERT, o, p->opt.ep).end <= expert)
-        o++;
-    return o;
+    for (int o = 0; o < p->opt.ep; o++) {
+        struct range r = plan_part(p, AX_EXPERT, o, p->opt.ep);
+        for (int32_t e = r.begin; e < r.end; e++)
+            owner[e] = (int16_t)o;
+    }
 }
 
-/* Calls the body for each row that this rank sends, owner by owner, in one fixed order. */
-#define FOR_EACH_SENT(r, choice, k, owner_table, o, t, j, e)                                                 \
-    for (int o = 0; o < (r)->plan->opt.ep; o++)                                                              \
-        for (int32_t t = (r)->plan->opt.rank; t < (r)->batch->n_tokens; t += (r)->plan->opt.tp)              \
-            for (int32_t j = 0, e; j < (k); j++)                                                             \
-                if ((e = ((const int32_t *)slot_row((r), (choice), t))[j], (owner_table)[e] == o))
+/* Calls the body for each (token, choice) that this rank sends out, in one fixed order. */
+#define FOR_EACH_SENT(r, t, j, k)                                                                            \
+    for (int32_t t = (r)->plan->opt.rank; t < (r)->batch->n_tokens; t += (r)->plan->opt.tp)                  \
+        for (int32_t j = 0; j < (k); j++)
 
-static void fill_owners(const struct run *r, int16_t *owner)
+/* The first copy of each group's rows is there: makes the others. */
+static void copy_to_slices(const struct run *r, uint8_t *rows, size_t row_bytes)
 {
-    for (int32_t e = 0; e < r->plan->graph->axis_n[AX_EXPERT]; e++)
-        owner[e] = (int16_t)owner_of(r->plan, e);
+    int slices = plan_expert_slices(r->plan);
+    for (int o = 0; o < r->plan->opt.ep; o++) {
+        size_t n = r->spread_send[o * slices] * row_bytes;
+        for (int i = 1; i < slices; i++)
+            memcpy(rows + (size_t)i * n, rows, n);
+        rows += (size_t)slices * n;
+    }
+}
+
+/* Fills x->place, and `sent` with the experts' numbers in the order of the rows. Returns how many. */
+static int32_t number_rows(struct run *r, const struct slot *choice, const struct index *x, int32_t *sent)
+{
+    int slices = plan_expert_slices(r->plan), ep = r->plan->opt.ep;
+    int16_t owner[ROUTE_MAX_EXPERTS];
+    int32_t n[PLAN_MAX_RANKS] = {0}, at[PLAN_MAX_RANKS], all = 0;
+    fill_owners(r->plan, owner);
+    FOR_EACH_SENT(r, t, j, x->k)
+    {
+        n[owner[((const int32_t *)slot_row(r, choice, t))[j]]]++;
+    }
+    for (int o = 0; o < ep; o++) {
+        at[o] = all;
+        all += n[o] * slices;
+        for (int i = 0; i < slices; i++)
+            r->spread_send[o * slices + i] = (size_t)n[o];
+    }
+    FOR_EACH_SENT(r, t, j, x->k)
+    {
+        int32_t e = ((const int32_t *)slot_row(r, choice, t))[j];
+        sent[x->place[t * x->k + j] = at[owner[e]]++] = e;
+    }
+    copy_to_slices(r, (uint8_t *)sent, sizeof(*sent));
+    return all;
+}
+
+/* From spread_send of all ranks, each rank's spread_recv. */
+static int swap_counts(struct run *r)
+{
+    size_t one[PLAN_MAX_RANKS];
+    for (int i = 0; i < r->opt.experts->size; i++)
+        one[i] = sizeof(r->spread_send[0]);
+    return comm_alltoall(r->opt.experts, r->spread_send, one, r->spread_recv, one, &r->err);
+}
+
+/* One row for each rank of the group to and fro. */
+static void swap_rows(struct run *r, const void *out, const size_t *n_out, void *in, const size_t *n_in,
+                      size_t row_bytes)
+{
+    size_t send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
+    for (int i = 0; i < r->opt.experts->size; i++) {
+        send[i] = n_out[i] * row_bytes;
+        recv[i] = n_in[i] * row_bytes;
+    }
+    comm_alltoall(r->opt.experts, out, send, in, recv, &r->err);
 }
 
 void step_expert_spread(struct run *r, const struct step *s, int ith, int nth)
 {
-    if (ith || r->err.code)
+    if (ith)
         return;
     struct index x = index_of(r, s->out, weight_of(r, s->in[1]));
-    const struct slot *choice = slot_of(r, s->in[0]);
-    int n = r->plan->opt.ep;
-    int16_t owner[ROUTE_MAX_EXPERTS];
-    int32_t *sent = slot_row(r, slot_of(r, s->tmp), 0), *got, n_sent = 0, out_n[PLAN_MAX_RANKS] = {0},
-            in_n[PLAN_MAX_RANKS] = {0};
-    size_t one[PLAN_MAX_RANKS], send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
-    fill_owners(r, owner);
+    memset(x.first, 0, sizeof(int32_t) * (size_t)(x.n + 2));
     for (int32_t i = 0; i < r->batch->n_tokens * x.k; i++)
         x.place[i] = -1;
-    FOR_EACH_SENT(r, choice, x.k, owner, o, t, j, e)
-    {
-        x.place[t * x.k + j] = n_sent;
-        sent[n_sent++] = e;
-        out_n[o]++;
-    }
-    for (int o = 0; o < n; o++)
-        one[o] = sizeof(int32_t);
-    if (comm_alltoall(r->opt.experts, out_n, one, in_n, one, &r->err))
-        return;
     r->n_pairs = 0;
-    for (int o = 0; o < n; o++) {
-        r->spread_send[o] = (size_t)out_n[o];
-        r->spread_recv[o] = (size_t)in_n[o];
-        send[o] = sizeof(int32_t) * (size_t)out_n[o];
-        recv[o] = sizeof(int32_t) * (size_t)in_n[o];
-        r->n_pairs += in_n[o];
-    }
-    got = sent + n_sent;
-    if (comm_alltoall(r->opt.experts, sent, send, got, recv, &r->err))
+    if (r->err.code) /* the steps that follow find an index without pairs */
         return;
-    memset(x.first, 0, sizeof(int32_t) * (size_t)(x.n + 2));
-    for (int32_t i = 0; i < r->n_pairs; i++)
+    int32_t *sent = slot_row(r, slot_of(r, s->tmp), 0);
+    int32_t *got = sent + number_rows(r, slot_of(r, s->in[0]), &x, sent), n = 0;
+    if (swap_counts(r))
+        return;
+    swap_rows(r, sent, r->spread_send, got, r->spread_recv, sizeof(*sent));
+    if (r->err.code)
+        return;
+    for (int i = 0; i < r->opt.experts->size; i++)
+        n += (int32_t)r->spread_recv[i];
+    assert((size_t)(got + n - sent) * sizeof(*sent) <= slot_of(r, s->tmp)->bytes);
+    for (int32_t i = 0; i < n; i++)
         x.first[got[i] - x.stack.begin + 2]++;
     for (int32_t e = 0; e < x.n; e++)
         x.first[e + 2] += x.first[e + 1];
-    for (int32_t i = 0; i < r->n_pairs; i++)
+    for (int32_t i = 0; i < n; i++)
         x.token[x.first[got[i] - x.stack.begin + 1]++] = i; /* "token": the row that came in */
+    r->n_pairs = n;
     for (int32_t e = 0; e < x.n && r->expert_load; e++)
         r->expert_load[x.stack.begin + e] += (uint64_t)(x.first[e + 1] - x.first[e]);
     want_experts(r, weight_of(r, s->in[1]), &x);
-}
-
-static void bytes_of(const size_t *rows, size_t row_bytes, int n, size_t *bytes)
-{
-    for (int o = 0; o < n; o++)
-        bytes[o] = rows[o] * row_bytes;
 }
 
 void step_expert_exchange(struct run *r, const struct step *s, int ith, int nth)
 {
     if (ith || r->err.code)
         return;
-    const struct slot *in = slot_of(r, s->in[0]), *choice = slot_of(r, s->in[1]), *out = slot_of(r, s->out);
-    int32_t k = r->plan->graph->axis_n[AX_CHOICE] / 2;
-    int16_t owner[ROUTE_MAX_EXPERTS];
-    uint8_t *at = slot_row(r, slot_of(r, s->tmp), 0), *packed = at;
-    size_t send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
-    fill_owners(r, owner);
-    FOR_EACH_SENT(r, choice, k, owner, o, t, j, e)
+    const struct slot *in = slot_of(r, s->in[0]), *out = slot_of(r, s->out), *tmp = slot_of(r, s->tmp);
+    struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
+    FOR_EACH_SENT(r, t, j, x.k)
     {
-        memcpy(at, slot_row(r, in, t), in->row_bytes);
-        at += in->row_bytes;
+        memcpy(slot_row(r, tmp, x.place[t * x.k + j]), slot_row(r, in, t), in->row_bytes);
     }
-    bytes_of(r->spread_send, in->row_bytes, r->plan->opt.ep, send);
-    bytes_of(r->spread_recv, in->row_bytes, r->plan->opt.ep, recv);
-    comm_alltoall(r->opt.experts, packed, send, slot_row(r, out, 0), recv, &r->err);
+    copy_to_slices(r, slot_row(r, tmp, 0), in->row_bytes);
+    swap_rows(r, slot_row(r, tmp, 0), r->spread_send, slot_row(r, out, 0), r->spread_recv, in->row_bytes);
 }
 
 void step_expert_return(struct run *r, const struct step *s, int ith, int nth)
@@ -491,27 +524,42 @@ void step_expert_return(struct run *r, const struct step *s, int ith, int nth)
         return;
     const struct slot *y = slot_of(r, s->in[0]), *out = slot_of(r, s->out), *tmp = slot_of(r, s->tmp);
     struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
-    size_t send[PLAN_MAX_RANKS], recv[PLAN_MAX_RANKS];
     for (int32_t i = 0; i < r->n_pairs; i++)
         memcpy(slot_row(r, tmp, x.token[i]), slot_row(r, y, i), y->row_bytes);
-    bytes_of(r->spread_recv, y->row_bytes, r->plan->opt.ep, send);
-    bytes_of(r->spread_send, y->row_bytes, r->plan->opt.ep, recv);
-    comm_alltoall(r->opt.experts, slot_row(r, tmp, 0), send, slot_row(r, out, 0), recv, &r->err);
+    swap_rows(r, slot_row(r, tmp, 0), r->spread_recv, slot_row(r, out, 0), r->spread_send, y->row_bytes);
 }
 
+/* The parts of one pair, into the first of them: the tree of kernels/sum.h, level by level. */
+static void add_slices(const struct run *r, const struct slot *back, int32_t first, int32_t apart, int n,
+                       int32_t width)
+{
+    for (int step = 1; step < n; step *= 2)
+        for (int i = 0; i + step < n; i += 2 * step) {
+            float *y = slot_row(r, back, first + i * apart);
+            r->k.rows.add(y, slot_row(r, back, first + (i + step) * apart), width, y);
+        }
+}
+
+/* A token's rows in `back` belong to the thread that has the token: it adds there. */
 void step_expert_join(struct run *r, const struct step *s, int ith, int nth)
 {
     const struct slot *back = slot_of(r, s->in[0]), *choice = slot_of(r, s->in[2]), *out = slot_of(r, s->out);
     const struct plan *p = r->plan;
     struct index x = index_of(r, s->in[1], weight_of(r, s->in[3]));
-    struct slot rows = *back; /* seen as one row a choice */
-    rows.row_bytes = out->row_bytes;
+    int slices = plan_expert_slices(p), begin, end;
+    int16_t owner[ROUTE_MAX_EXPERTS];
     int8_t chunk[ROUTE_MAX_EXPERTS];
+    fill_owners(p, owner);
     for (int32_t e = 0; e < p->graph->axis_n[AX_EXPERT]; e++)
         chunk[e] = (int8_t)chunk_of(p, e);
-    int begin, end;
     pool_share(slot_rows(r, out), ith, nth, &begin, &end);
-    for (int i = begin; i < end; i++)
-        combine_row(r, &x, &rows, slot_row(r, choice, i), x.place + (size_t)i * (size_t)x.k, chunk, 0,
-                    YOKE_CHUNKS, slot_row(r, out, i), out->width);
+    for (int t = begin; t < end; t++) {
+        const int32_t *expert = slot_row(r, choice, t), *place = x.place + (size_t)t * (size_t)x.k;
+        for (int32_t j = 0; j < x.k && slices > 1; j++)
+            if (place[j] >= 0)
+                add_slices(r, back, place[j], (int32_t)r->spread_send[owner[expert[j]] * slices], slices,
+                           out->width);
+        combine_row(r, &x, back, slot_row(r, choice, t), place, chunk, 0, YOKE_CHUNKS, slot_row(r, out, t),
+                    out->width);
+    }
 }

@@ -151,7 +151,7 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
 
 void run_report(const struct run *r, struct run_report *ret)
 {
-    *ret = (struct run_report){.weight_bytes = r->weights->bytes,
+    *ret = (struct run_report){.weight_bytes = weights_net_bytes(r->weights),
                                .kv_bytes = r->kv_bytes,
                                .work_bytes = r->plan->work_bytes,
                                .ticks = r->ticks,

@@ -17,6 +17,17 @@ struct range weights_members(const struct weights *w, int32_t i)
     return members_of(&w->part, &w->plan->weights[i]);
 }
 
+size_t weights_net_bytes(const struct weights *w)
+{
+    size_t bytes = 0;
+    for (int32_t i = w->part.first; i < w->part.first + w->part.n; i++) {
+        const struct plan_weight *pw = &w->plan->weights[i];
+        int32_t n = range_n(pw->stack);
+        bytes += n ? pw->bytes / (size_t)n * (size_t)range_n(weights_members(w, i)) : 0;
+    }
+    return bytes;
+}
+
 /* Where weight i of a part begins, if what lies before it ends at *at; moves *at behind it. A layer's records
  * are placed with the first of the three weights, the other two lie in them. */
 static size_t place(const struct plan *p, const struct weights_part *part, int32_t i, size_t *at)

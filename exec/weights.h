@@ -51,6 +51,8 @@ void weights_free(struct weights *w); /* NULL is fine */
 
 /* Those of a weight's stack that are here, as positions in it. */
 struct range weights_members(const struct weights *w, int32_t i);
+/* Bytes of what is here as the plan counts them: without the gaps. */
+size_t weights_net_bytes(const struct weights *w);
 /* Where weight i starts in the whole image; i == n_weights: the image's size. */
 size_t weights_offset(const struct plan *p, int32_t i);
 /* From one matrix of a stack to the next. */

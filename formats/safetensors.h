@@ -3,7 +3,7 @@
  * Opening reads and checks the header only. It is as strict as the reference implementation: every tensor has
  * a known dtype, its shape times the dtype's size is exactly its range of bytes, and the ranges fill the data
  * section without overlap or hole, so that one file has one meaning. A dtype that yoke has no kernels for
- * (I64, F8_E4M3) stops nothing: such a tensor is listed, and refused only by who wants to multiply with it.
+ * (I64, F8_E5M2) stops nothing: such a tensor is listed, and refused only by who wants to multiply with it.
  * All pointers handed out belong to the object and live until safetensors_close.
  */
 #ifndef YOKE_FORMATS_SAFETENSORS_H

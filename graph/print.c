@@ -1,8 +1,9 @@
+#include "graph/print.h"
+
 #include <string.h>
 #include "graph/graph.h"
 
-/* A weight's name without its layer: "model.layers.3.mlp.up_proj.weight" -> "mlp.up_proj.weight". */
-static const char *short_name(const char *name)
+const char *print_short_name(const char *name)
 {
     const char *p = strstr(name, ".layers.");
     if (p && (p = strchr(p + 8, '.')))
@@ -10,11 +11,45 @@ static const char *short_name(const char *name)
     return name;
 }
 
+/* The line that stands for the layers that were as the one shown. */
+static void print_fold(const struct print_layers *p, struct buf *out)
+{
+    if (p->last > p->first + 1)
+        buf_addf(out, "layers %d to %d: as layer %d\n", p->first + 1, p->last, p->first);
+    else if (p->last > p->first)
+        buf_addf(out, "layer %d: as layer %d\n", p->last, p->first);
+}
+
+void print_layer(struct print_layers *p, int layer, struct buf *out)
+{
+    if (layer >= 0 && p->shown.len == p->text.len && !memcmp(p->shown.s, p->text.s, p->text.len)) {
+        p->last = layer;
+        buf_clear(&p->text);
+        return;
+    }
+    print_fold(p, out);
+    if (layer >= 0)
+        buf_addf(out, "layer %d:\n", layer);
+    buf_add(out, p->text.s, p->text.len);
+    p->first = p->last = layer;
+    buf_clear(&p->shown);
+    if (layer >= 0)
+        buf_add(&p->shown, p->text.s, p->text.len);
+    buf_clear(&p->text);
+}
+
+void print_layers_end(struct print_layers *p, struct buf *out)
+{
+    print_fold(p, out);
+    buf_release(&p->text);
+    buf_release(&p->shown);
+}
+
 static void print_value(const struct graph *g, val v, int32_t base, struct buf *out)
 {
     const struct value *x = graph_value(g, v);
     if (x->kind == VAL_WEIGHT)
-        buf_adds(out, short_name(x->name));
+        buf_adds(out, print_short_name(x->name));
     else if (x->op >= base)
         buf_addf(out, "%%%d", x->op - base);
     else
@@ -48,36 +83,12 @@ void graph_print(const struct graph *g, struct buf *out)
         if (g->axis_n[a])
             buf_addf(out, " %s=%d", axis_name(a), g->axis_n[a]);
     buf_addc(out, '\n');
-    struct buf last = BUF_INIT, now = BUF_INIT, head = BUF_INIT;
-    int first_layer = -1;
-    for (int32_t i = 0; i < g->n_ops;) {
-        int32_t end = i + 1;
-        while (end < g->n_ops && g->ops[end].layer == g->ops[i].layer)
+    struct print_layers layers = PRINT_LAYERS_INIT;
+    for (int32_t i = 0, end; i < g->n_ops; i = end) {
+        for (end = i + 1; end < g->n_ops && g->ops[end].layer == g->ops[i].layer;)
             end++;
-        buf_clear(&now);
-        print_ops(g, i, end, &now);
-        int layer = g->ops[i].layer;
-        if (layer >= 0 && last.len == now.len && !memcmp(last.s, now.s, now.len)) {
-            buf_clear(&head);
-            buf_addf(&head, "%s %d", layer > first_layer + 1 ? "layers" : "layer", first_layer + 1);
-            if (layer > first_layer + 1)
-                buf_addf(&head, " to %d", layer);
-            buf_addf(&head, ": as layer %d\n", first_layer);
-        } else {
-            buf_add(out, head.s, head.len);
-            buf_clear(&head);
-            if (layer >= 0)
-                buf_addf(out, "layer %d:\n", layer);
-            buf_add(out, now.s, now.len);
-            first_layer = layer;
-            buf_clear(&last);
-            if (layer >= 0)
-                buf_add(&last, now.s, now.len);
-        }
-        i = end;
+        print_ops(g, i, end, &layers.text);
+        print_layer(&layers, g->ops[i].layer, out);
     }
-    buf_add(out, head.s, head.len);
-    buf_release(&last);
-    buf_release(&now);
-    buf_release(&head);
+    print_layers_end(&layers, out);
 }

@@ -2,7 +2,7 @@
  *
  * Three families, each with its own header that defines the arithmetic to the bit: matmul.h (weights meet
  * activations), rows.h (norms, rotary embedding, gates), attention.h. The portable C version in this folder
- * is the definition; x86/ and arm/ hold faster versions with the same bits (checkasm proves it). kernels_init
+ * is the definition; x86/ holds faster versions with the same bits (checkasm proves it). kernels_init
  * fills every slot with C, then climbs the ladder of CPU levels.
  *
  * Kernels know nothing of threads, graphs or ranks: a caller hands each thread its own share of rows, tokens

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/mem.h"
+#include "plan/internal.h"
 
 const char *cost_part_name(enum cost_part p)
 {
@@ -159,12 +160,16 @@ void cost_shape_of(const struct plan *p, struct cost_shape *ret)
         ret->layer[where].held_bytes += (double)p->weights[i].bytes;
     }
     xfree(of_slot);
+    XNEW_N(ret->stage_cost, (size_t)g->n_layers + 1);
+    memcpy(ret->stage_cost, p->stage_cost, ((size_t)g->n_layers + 1) * sizeof(*ret->stage_cost));
 }
 
 void cost_shape_release(struct cost_shape *s)
 {
     xfree(s->layer);
+    xfree(s->stage_cost);
     s->layer = NULL;
+    s->stage_cost = NULL;
 }
 
 /* --- parts of a tick --------------------------------------------------------------------------------- */
@@ -320,7 +325,7 @@ static double stage_time(const struct place *at, const struct tick *k, int from,
 
 /* --- a whole split ----------------------------------------------------------------------------------- */
 
-/* Of what comes after the layers: a tied table counts here too, as in plan/split.c. */
+/* Of what comes after the layers: a tied table counts here too, as in stages.c. */
 static double outer_bytes(const struct cost_shape *s)
 {
     const struct cost_layer *last = &s->layer[s->n_layers + 1];
@@ -328,39 +333,6 @@ static double outer_bytes(const struct cost_shape *s)
     for (int t = 0; t < DT_COUNT; t++)
         read += last->bytes[t];
     return MAX(read, last->held_bytes);
-}
-
-/* As plan/split.c does it: contiguous layers, the largest stage as small as can be, the last one has the
- * head.
- */
-static bool fits(const struct cost_shape *s, int n, double most, int *end)
-{
-    int at = 0;
-    for (int i = 0; i < n; i++) {
-        double sum = i == n - 1 ? outer_bytes(s) : 0;
-        int first = at, left = n - 1 - i;
-        while (at < s->n_layers - left && (at == first || sum + s->layer[at + 1].held_bytes <= most))
-            sum += s->layer[at++ + 1].held_bytes;
-        end[i] = at;
-        if (sum > most)
-            return false;
-    }
-    return at == s->n_layers;
-}
-
-static void stages(const struct cost_shape *s, int n, int *end)
-{
-    double low = 0, high = outer_bytes(s);
-    for (int l = 0; l < s->n_layers; l++)
-        high += s->layer[l + 1].held_bytes;
-    for (int i = 0; i < 50; i++) {
-        double mid = (low + high) / 2;
-        if (fits(s, n, mid, end))
-            high = mid;
-        else
-            low = mid;
-    }
-    fits(s, n, high, end);
 }
 
 static double stage_weights(const struct cost_shape *s, int from, int to)
@@ -436,7 +408,7 @@ void cost_estimate(const struct cost_machine *m, const struct cost_shape *s, con
     struct cost c = {.split = *split};
     int *end, per_host = split->tp * split->pp * split->dp / split->hosts;
     XNEW_N(end, (size_t)split->pp);
-    stages(s, split->pp, end);
+    stages_cut(s->stage_cost, s->n_layers, split->pp, end);
     memory_of(m, s, job, end, &c);
     for (int i = 0; i < s->n_layers + 2; i++)
         for (int t = 0; t < DT_COUNT; t++)
@@ -454,7 +426,8 @@ void cost_estimate(const struct cost_machine *m, const struct cost_shape *s, con
         return;
     }
 
-    /* a prompt that comes alone, chunk by chunk through the stages */
+    /* a prompt that comes alone: its first chunk goes through all stages, the others follow at the pace of
+     * the slowest */
     double prompt_slowest = 0;
     at.read = rank_read(m, split->threads, here);
     for (int done = 0; done < job->prompt; done += job->chunk) {
@@ -464,15 +437,16 @@ void cost_estimate(const struct cost_machine *m, const struct cost_shape *s, con
                          .sees = (double)n * done + (double)n * (n + 1) / 2,
                          .cached = done + n,
                          .single = n == 1};
-        double slowest = 0;
+        double slowest = 0, through = 0;
         for (int i = 0; i < split->pp; i++) {
             bool away = (int64_t)(i + 1) * split->tp / per_host != (int64_t)i * split->tp / per_host;
             double t = stage_time(&at, &k, i ? end[i - 1] : 0, end[i], away, c.prefill);
             slowest = MAX(slowest, t);
+            through += t;
         }
         prompt_slowest += slowest;
+        c.ttft += done ? slowest : through;
     }
-    c.ttft = total(c.prefill);
 
     /* decoding: each replica's sequences in as many ticks as it has stages, if it has that many */
     double seqs = ceil((double)job->batch / split->dp), ticks = MIN(seqs, split->pp),
@@ -496,7 +470,7 @@ void cost_estimate(const struct cost_machine *m, const struct cost_shape *s, con
 
     double steps = MAX(job->answer - 1, 0);
     c.answer = job->answer;
-    c.prompts_s = MAX(seqs * MAX(c.ttft / ticks, prompt_slowest), c.ttft);
+    c.prompts_s = c.ttft + (seqs - 1) * prompt_slowest;
     c.answer_s = c.ttft + c.tpot * steps;
     c.throughput = (double)job->batch * job->answer / (c.prompts_s + c.tpot * steps);
     xfree(end);
@@ -552,6 +526,8 @@ static void try_places(struct search *f, const struct cost_shape *s)
             for (int j = 0; j < n_dp; j++) {
                 struct cost_split x = {s->tp, pp[i], s->ep, dp[j], hosts[h], 0};
                 if (x.dp > f->job->batch && !f->fixed->dp) /* a replica without a sequence */
+                    continue;
+                if (x.dp > 1 && x.ep > 1) /* spread experts are not in the model */
                     continue;
                 if (!allowed(f->fixed->hosts, x.hosts) || !place_ranks(m, &x))
                     continue;
@@ -614,6 +590,13 @@ static void prefer_few(struct cost *v, size_t n, enum cost_goal goal)
     v[0] = c;
 }
 
+/* Experts sliced over all ranks, one whole on each, or some of each. */
+static bool worth_trying(const struct graph *g, int tp, int ep)
+{
+    bool two = !(ep & (ep - 1));
+    return ep == 1 || (g->axis_n[AX_EXPERT] && tp % ep == 0 && (ep == tp || two));
+}
+
 int cost_advise(const struct graph *g, const struct plan_options *o, const struct cost_machine *m,
                 const struct cost_job *job, enum cost_goal goal, const struct cost_split *fixed,
                 struct cost **ret, size_t *ret_n, struct err *e)
@@ -623,15 +606,14 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
     if (fixed->tp)
         tp[0] = fixed->tp, n_tp = 1;
     for (int i = 0; i < n_tp; i++)
-        for (int ep = 1; ep <= tp[i]; ep++) {
-            bool whole = ep == 1 || ep == tp[i], two = !(ep & (ep - 1)); /* sliced, spread, or some of each */
-            if (!allowed(fixed->ep, ep) || tp[i] % ep || (ep > 1 && !g->axis_n[AX_EXPERT]) ||
-                (!fixed->ep && !whole && !two))
+        for (int ep = MAX(fixed->ep, 1); ep <= MAX(fixed->ep, tp[i]); ep++) {
+            if (fixed->ep ? ep != fixed->ep : !worth_trying(g, tp[i], ep))
                 continue;
             struct plan_options po = *o;
             struct plan *p;
             po.tp = tp[i];
             po.ep = ep;
+            po.dp = 1; /* experts stay within a replica: what spreading them costs is not modelled */
             po.pp = 1;
             po.stage = 0;
             po.rank = po.tp - 1;
@@ -652,7 +634,7 @@ int cost_advise(const struct graph *g, const struct plan_options *o, const struc
         }
     if (!f.n) {
         xfree(f.v);
-        return rc && fixed->tp
+        return rc && (fixed->tp || fixed->ep)
                    ? rc
                    : err_set(e, ERR_SPLIT, "no split of this model comes out even on %d host%s of %d cores",
                              m->hosts, m->hosts > 1 ? "s" : "", m->cores);

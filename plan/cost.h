@@ -61,7 +61,8 @@ struct cost_shape { /* of the fullest rank (the last one) of its tensor group */
     int tp, ep, experts, chosen;
     int n_layers;
     struct cost_layer *layer; /* [n_layers + 2]: before the layers, the layers, after them (per wanted row) */
-    double hidden_bytes;      /* a row that goes from stage to stage */
+    struct stage_cost *stage_cost; /* [n_layers + 1]: as in the plan */
+    double hidden_bytes;           /* a row that goes from stage to stage */
     double work_bytes;
 };
 /* p: a plan with pp 1. */
@@ -96,7 +97,8 @@ struct cost {
     double weight_bytes, kv_bytes, work_bytes;      /* of the fullest rank; KV for its sequences' contexts */
     double host_bytes;                              /* of the fullest host */
     double read_bytes, macs, comm_bytes;            /* of the fullest rank, per decoding tick */
-    double prefill[COST_PARTS], decode[COST_PARTS]; /* seconds: of a prompt; of a tick through all stages */
+    double prefill[COST_PARTS], decode[COST_PARTS]; /* seconds: of a prompt (all its chunks in all stages); of
+                                                       a tick through all stages */
     double wait_s;                                  /* of TPOT: behind other ticks in the pipeline */
     int answer;                                     /* tokens, as in the job */
     double prompts_s;                               /* of all prompts, following each other */

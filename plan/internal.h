@@ -23,9 +23,12 @@ int split_check(struct plan *p, struct err *e);
 /* This rank's place in the group that splits an axis: experts go to ep groups, their inner axis to the ranks
  * within one. */
 void split_place(const struct plan *p, enum axis a, int *ret_rank, int *ret_n);
-void split_stages(struct plan *p, const enum dtype *held);
 struct range split_mine(const struct plan *p, enum axis a);
 struct cuts split_cuts(const struct plan *p, const struct value *w, int n_in, struct layout l);
+
+/* stages.c: fills plan.stage_cost; cuts n stages: ret_end[i] is the first layer that is not in stage i. */
+void stages_weigh(struct plan *p, const enum dtype *held);
+void stages_cut(const struct stage_cost *c, int layers, int n, int32_t *ret_end);
 
 uint64_t plan_digest(const void *bytes, size_t n);
 

@@ -71,8 +71,7 @@ static int32_t local_n(const struct plan *p, enum axis a, struct layout l)
 
 static size_t max_rows(const struct plan *p, int row_axis)
 {
-    if (row_axis ==
-        AX_PAIR) { /* at worst every token of every replica wants as many experts of this rank as there are */
+    if (row_axis == AX_PAIR) { /* at worst every token of every replica wants all its experts of this rank */
         int32_t k = p->graph->axis_n[AX_CHOICE] / 2;
         if (!plan_spreads(p))
             return (size_t)p->opt.max_tokens * (size_t)k;
@@ -95,6 +94,14 @@ static int32_t act_slot(struct plan *p, val v, struct layout l)
     s.row_bytes = sizeof(float) * (size_t)s.width;
     s.bytes = s.row_bytes * max_rows(p, s.row_axis);
     return new_slot(p, s);
+}
+
+/* Rows that one rank sends out to spread experts, at worst, and gets back: all choices of its share of the
+ * replica's tokens, each to every rank of the expert's group. */
+static size_t max_sent(const struct plan *p)
+{
+    size_t tokens = (size_t)(p->opt.max_tokens + p->opt.tp - 1) / (size_t)p->opt.tp;
+    return tokens * (size_t)(p->graph->axis_n[AX_CHOICE] / 2) * (size_t)plan_expert_slices(p);
 }
 
 static int32_t staging_slot(struct plan *p, int row_axis, size_t row_bytes)
@@ -375,6 +382,14 @@ static int share_of(const struct plan *p, enum op_kind k, const int32_t *in)
     return SHARE_ROWS;
 }
 
+/* A slot with a row for each one that this rank sends to spread experts. */
+static int32_t sent_slot(struct plan *p, size_t row_bytes)
+{
+    int32_t slot = staging_slot(p, AX_TOKEN, row_bytes);
+    p->slots[slot].bytes = row_bytes * max_sent(p);
+    return slot;
+}
+
 /* A slot with a row for each (token, chosen expert) pair. */
 static int32_t pair_slot(struct plan *p, int32_t width, size_t row_bytes)
 {
@@ -434,16 +449,15 @@ static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32
     struct step *sort = expert_step(p, spread ? STEP_EXPERT_SPREAD : STEP_EXPERT_SORT, SHARE_ONE, op, index,
                                     in[1], in[2], -1, -1);
     if (spread) { /* the numbers of the experts that are asked for, going out and coming in */
-        int32_t tmp = staging_slot(p, AX_TOKEN, choices);
-        p->slots[tmp].bytes += pairs;
-        sort->tmp = tmp;
+        sort->tmp = sent_slot(p, sizeof(int32_t));
+        p->slots[sort->tmp].bytes += pairs;
     }
     int32_t x = as_quantised(lo, in[0], gate, o->layer);
     if (spread) {
         int32_t here = pair_slot(p, embed, p->slots[x].row_bytes);
         p->slots[here].act = p->slots[x].act;
-        int32_t out_rows = staging_slot(p, AX_TOKEN, (size_t)k * p->slots[x].row_bytes);
-        expert_step(p, STEP_EXPERT_EXCHANGE, SHARE_ONE, op, here, x, in[1], in[2], index)->tmp = out_rows;
+        int32_t out_rows = sent_slot(p, p->slots[x].row_bytes);
+        expert_step(p, STEP_EXPERT_EXCHANGE, SHARE_ONE, op, here, x, index, in[2], -1)->tmp = out_rows;
         x = here;
     }
     int32_t xs = pair_slot(p, embed, p->slots[x].row_bytes);
@@ -459,7 +473,7 @@ static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32
         expert_step(p, STEP_EXPERT_COMBINE, SHARE_ROWS, op, out, y, index, in[1], in[2]);
         return;
     }
-    int32_t back = staging_slot(p, AX_TOKEN, (size_t)k * (size_t)embed * sizeof(float));
+    int32_t back = sent_slot(p, (size_t)embed * sizeof(float));
     expert_step(p, STEP_EXPERT_RETURN, SHARE_ONE, op, back, y, index, in[2], -1)->tmp =
         pair_slot(p, embed, sizeof(float) * (size_t)embed);
     expert_step(p, STEP_EXPERT_JOIN, SHARE_ROWS, op, out, back, index, in[1], in[2]);
@@ -641,7 +655,9 @@ int plan_lower(struct plan *p, struct err *e)
         rc = split_check(p, e);
     }
     if (!rc) {
-        split_stages(p, lo.held);
+        XNEW_N(p->stage_end, (size_t)p->opt.pp);
+        stages_weigh(p, lo.held);
+        stages_cut(p->stage_cost, g->n_layers, p->opt.pp, p->stage_end);
         p->layers = plan_stage(p, p->opt.stage);
     }
     for (int i = 0; i < g->n_values && !rc; i++) {

@@ -61,6 +61,7 @@ void plan_free(struct plan *p)
     xfree(p->weights);
     xfree(p->expert_layers);
     xfree(p->stage_end);
+    xfree(p->stage_cost);
     xfree(p);
 }
 
@@ -114,6 +115,14 @@ uint64_t plan_hash(const struct plan *p)
     uint64_t h = plan_digest(b.s, b.len);
     buf_release(&b);
     return h;
+}
+
+size_t plan_spread_bytes(const struct plan *p, const struct step *s)
+{
+    if (s->kind != STEP_EXPERT_EXCHANGE && s->kind != STEP_EXPERT_RETURN)
+        return 0;
+    size_t rows = (size_t)(p->graph->axis_n[AX_CHOICE] / 2) * (size_t)plan_expert_slices(p);
+    return rows * p->slots[s->in[0]].row_bytes; /* for each choice, to all that have a slice of its expert */
 }
 
 size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows)

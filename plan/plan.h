@@ -69,11 +69,9 @@ struct weight_pin { /* overrides the layout that the degrees imply for one weigh
 struct plan_options {
     int tp, rank;  /* degree, and which rank's program; 1, 0 for one rank */
     int pp, stage; /* pipeline: stages, and which one's program; 1, 0 for all layers */
-    int ep; /* experts: ep groups, each with its range of experts. Dividing tp: groups of tp / ep ranks, which
-             * slice theirs within, and all have the tokens. Or dp x tp: spread over all replicas, tokens
-             * travel to their experts */
+    int ep;        /* experts: ep groups of ranks, each with its range of experts (see experts_spread) */
     int dp,
-        lane; /* replicas, and whose program; matters only where experts are spread over them. 0, 0 for one */
+        lane; /* replicas, and whose program; matters only where experts are spread over them. 0, 0: one */
     const struct weight_source *source;
     enum quant quant; /* applies to float weights of matmuls */
     enum kv_dtype kv;
@@ -186,6 +184,11 @@ struct step {
     int32_t rope;               /* STEP_ROPE_TABLE: index into graph->ropes */
 };
 
+/* What pipeline stages are balanced by, of all ranks together (stages.c). */
+struct stage_cost {
+    double time_s, bytes;
+};
+
 struct plan {
     const struct graph *graph;
     struct plan_options opt; /* source and pins are not kept */
@@ -195,9 +198,10 @@ struct plan {
     struct expert_layer *expert_layers;
     int32_t n_slots, n_steps, n_weights, n_expert_layers;
     int32_t cap_slots, cap_steps, cap_weights, cap_expert_layers;
-    int32_t *stage_end;      /* [pp]: first layer that is not in the stage */
-    int32_t gran[AX_COUNT];  /* elements that stay together when the axis is cut */
-    int32_t logits;          /* slot, whole on every rank of the last stage; -1 on the others */
+    int32_t *stage_end;            /* [pp]: first layer that is not in the stage */
+    struct stage_cost *stage_cost; /* [n_layers + 1]: of each layer, and of what follows them */
+    int32_t gran[AX_COUNT];        /* elements that stay together when the axis is cut */
+    int32_t logits;                /* slot, whole on every rank of the last stage; -1 on the others */
     struct range layers;     /* this stage's; the first one has the embedding too, the last one the head */
     uint64_t weights_digest; /* names and formats of all weights, this rank's or not */
     size_t work_bytes, weight_bytes;
@@ -231,26 +235,44 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n);
  */
 void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, struct buf *out);
 
-/* Layers of a stage: contiguous, balanced by bytes of weights (the head's counted; what decoding costs),
- * uneven numbers are fine. */
+/* Layers of a stage: contiguous, balanced by the time they are expected to take (the head's counted); uneven
+ * numbers are fine. */
 struct range plan_stage(const struct plan *p, int stage);
 
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
 uint64_t plan_hash(const struct plan *p);
 
-/* Are experts spread over several replicas? Then their ticks go together, empty ones included. */
+/* Where the experts of a layer lie. With ep 1 or one replica, each replica has all of them: a group is tp /
+ * ep of its ranks, all of which have the tokens, and replicas know nothing of each other. Else they are
+ * spread over all replicas: a group is dp x tp / ep ranks of a stage, counted replica by replica, and
+ * tokens travel to their experts. Then the replicas' ticks go together, empty ones included. Either way the
+ * ranks of a group slice each expert's inner axis. */
+static inline bool experts_spread(const struct graph *g, int tp, int dp, int ep)
+{
+    return g->axis_n[AX_EXPERT] && dp > 1 && ep > 1;
+}
 static inline bool plan_spreads(const struct plan *p)
 {
-    return p->graph->axis_n[AX_EXPERT] && p->opt.dp > 1 && p->opt.ep == p->opt.dp * p->opt.tp;
+    return experts_spread(p->graph, p->opt.tp, p->opt.dp, p->opt.ep);
+}
+/* Ranks among which each expert is sliced; 1: it lies whole on one. */
+static inline int plan_expert_slices(const struct plan *p)
+{
+    return (plan_spreads(p) ? p->opt.dp * p->opt.tp : p->opt.tp) / p->opt.ep;
 }
 
 /* Payload bytes of a collective step for `rows` rows: what one rank puts in. */
 size_t plan_step_bytes(const struct plan *p, const struct step *s, int64_t rows);
+/* Bytes that the rank which sends a token out to spread experts gives away in this step, or gets back; 0 for
+ * other steps. */
+size_t plan_spread_bytes(const struct plan *p, const struct step *s);
 static inline size_t plan_kv_token_bytes(const struct plan *p)
 {
     return p->kv_page_bytes / (size_t)p->opt.page_tokens;
 }
 
+/* Where the experts lie, in a few words; nothing without experts or on one rank. */
+void plan_print_experts(const struct plan *p, struct buf *out);
 /* The program as text (tests/golden/plans): equal consecutive layers are folded. */
 void plan_print(const struct plan *p, struct buf *out);
 

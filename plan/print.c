@@ -1,14 +1,6 @@
-#include <string.h>
 #include "base/mem.h"
+#include "graph/print.h"
 #include "plan/plan.h"
-
-static const char *short_name(const char *name)
-{
-    const char *p = strstr(name, ".layers.");
-    if (p && (p = strchr(p + 8, '.')))
-        return p + 1;
-    return name;
-}
 
 static void print_layout(struct layout l, struct buf *out)
 {
@@ -24,7 +16,7 @@ static void print_slot(const struct plan *p, int32_t i, int32_t base, struct buf
     const struct slot *s = &p->slots[i];
     if (s->kind == SLOT_WEIGHT) {
         const struct plan_weight *w = &p->weights[s->weight];
-        buf_adds(out, short_name(w->name));
+        buf_adds(out, print_short_name(w->name));
         if (w->stacked)
             buf_addf(out, "[%d..%d]", w->stack.begin, w->stack.end);
         if (w->matrix)
@@ -77,49 +69,47 @@ static void print_steps(const struct plan *p, int32_t from, int32_t to, struct b
             }
         if (plan_step_bytes(p, s, 1))
             buf_addf(out, "  %zu bytes a row", plan_step_bytes(p, s, 1));
+        if (plan_spread_bytes(p, s))
+            buf_addf(out, "  %zu bytes a token", plan_spread_bytes(p, s));
         buf_addc(out, '\n');
     }
 }
 
+void plan_print_experts(const struct plan *p, struct buf *out)
+{
+    int slices = plan_expert_slices(p);
+    if (!p->graph->axis_n[AX_EXPERT] || p->opt.ep * slices == 1)
+        return;
+    buf_addf(out, "in %d group%s of %d rank%s, ", p->opt.ep, p->opt.ep > 1 ? "s" : "", slices,
+             slices > 1 ? "s" : "");
+    if (plan_spreads(p))
+        buf_addf(out, "over all %d replicas, whose ticks go together", p->opt.dp);
+    else
+        buf_adds(out, p->opt.dp > 1 ? "within each replica" : "all in one replica");
+}
+
 void plan_print(const struct plan *p, struct buf *out)
 {
+    struct buf experts = BUF_INIT;
     if (p->opt.pp > 1)
         buf_addf(out, "stage %d of %d, layers %d to %d; ", p->opt.stage, p->opt.pp, p->layers.begin,
                  p->layers.end - 1);
-    buf_addf(out, "rank %d of %d; bits %s\n", p->opt.rank, p->opt.tp,
-             p->bits_equal ? "as on one rank" : p->why_not);
-    struct buf last = BUF_INIT, now = BUF_INIT, fold = BUF_INIT;
-    int first_layer = -1;
-    for (int32_t i = 0; i < p->n_steps;) {
-        int32_t end = i + 1;
-        while (end < p->n_steps && p->steps[end].layer == p->steps[i].layer)
+    if (plan_spreads(p))
+        buf_addf(out, "replica %d of %d, ", p->opt.lane, p->opt.dp);
+    plan_print_experts(p, &experts);
+    buf_addf(out, "rank %d of %d; ", p->opt.rank, p->opt.tp);
+    if (experts.len)
+        buf_addf(out, "experts %s; ", experts.s);
+    buf_addf(out, "bits %s\n", p->bits_equal ? "as on one rank" : p->why_not);
+    buf_release(&experts);
+    struct print_layers layers = PRINT_LAYERS_INIT;
+    for (int32_t i = 0, end; i < p->n_steps; i = end) {
+        for (end = i + 1; end < p->n_steps && p->steps[end].layer == p->steps[i].layer;)
             end++;
-        int layer = p->steps[i].layer;
-        buf_clear(&now);
-        print_steps(p, i, end, &now);
-        if (layer >= 0 && last.len == now.len && !memcmp(last.s, now.s, now.len)) {
-            buf_clear(&fold);
-            buf_addf(&fold, "%s %d", layer > first_layer + 1 ? "layers" : "layer", first_layer + 1);
-            if (layer > first_layer + 1)
-                buf_addf(&fold, " to %d", layer);
-            buf_addf(&fold, ": as layer %d\n", first_layer);
-        } else {
-            buf_add(out, fold.s, fold.len);
-            buf_clear(&fold);
-            if (layer >= 0)
-                buf_addf(out, "layer %d:\n", layer);
-            buf_add(out, now.s, now.len);
-            first_layer = layer;
-            buf_clear(&last);
-            if (layer >= 0)
-                buf_add(&last, now.s, now.len);
-        }
-        i = end;
+        print_steps(p, i, end, &layers.text);
+        print_layer(&layers, p->steps[i].layer, out);
     }
-    buf_add(out, fold.s, fold.len);
+    print_layers_end(&layers, out);
     buf_addf(out, "weights %zu bytes, work %zu bytes, KV %zu bytes a token\n", p->weight_bytes, p->work_bytes,
              plan_kv_token_bytes(p));
-    buf_release(&last);
-    buf_release(&now);
-    buf_release(&fold);
 }

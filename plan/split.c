@@ -41,11 +41,10 @@ struct range plan_part(const struct plan *p, enum axis a, int r, int n)
 
 void split_place(const struct plan *p, enum axis a, int *ret_rank, int *ret_n)
 {
-    bool spread = plan_spreads(p);
-    int within = spread ? 1 : p->opt.tp / p->opt.ep; /* the fast index, as in MindFormers */
-    int all = spread ? p->opt.lane * p->opt.tp + p->opt.rank : p->opt.rank;
-    *ret_rank = a == AX_EXPERT ? all / within : a == AX_MOE_FFN ? all % within : p->opt.rank;
-    *ret_n = a == AX_EXPERT ? p->opt.ep : a == AX_MOE_FFN ? within : p->opt.tp;
+    int slices = plan_expert_slices(p); /* of an expert: the fast index, as in MindFormers */
+    int all = plan_spreads(p) ? p->opt.lane * p->opt.tp + p->opt.rank : p->opt.rank;
+    *ret_rank = a == AX_EXPERT ? all / slices : a == AX_MOE_FFN ? all % slices : p->opt.rank;
+    *ret_n = a == AX_EXPERT ? p->opt.ep : a == AX_MOE_FFN ? slices : p->opt.tp;
 }
 
 struct range split_mine(const struct plan *p, enum axis a)
@@ -99,45 +98,69 @@ void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, str
         buf_addf(out, "1 to %d", units);
 }
 
+/* Within a replica an all-reduce adds each rank's weighted sum, of whole experts or of parts: only the former
+ * is one rank's sum. Where experts are spread, the parts of each expert come back and are added before they
+ * are weighted, as the tree of its inner axis has it. */
 static void explain_bits(struct plan *p)
 {
-    int n = p->opt.tp;
-    p->bits_equal = n <= YOKE_CHUNKS && YOKE_CHUNKS % n == 0;
-    if (!p->bits_equal)
+    int n = p->opt.tp, slices = plan_expert_slices(p);
+    bool spread = plan_spreads(p);
+    p->bits_equal = false;
+    if (YOKE_CHUNKS % n)
         snprintf(p->why_not, sizeof(p->why_not),
                  "the summation tree has %d chunks, which %d ranks cannot share evenly; degrees 1, 2, 4 and "
                  "8 keep the bits",
                  YOKE_CHUNKS, n);
-    else if (p->graph->axis_n[AX_EXPERT] && p->opt.ep != n && !plan_spreads(p)) {
-        p->bits_equal = false;
+    else if (p->graph->axis_n[AX_EXPERT] && slices > 1 && !spread)
         snprintf(p->why_not, sizeof(p->why_not),
                  "experts are sliced over %d ranks, so that weighted sums of parts are added; --ep %d keeps "
                  "them whole, and the bits",
-                 n / p->opt.ep, n);
-    }
+                 slices, n);
+    else if (spread && YOKE_CHUNKS % slices)
+        snprintf(p->why_not, sizeof(p->why_not),
+                 "experts are sliced over %d ranks, which cannot share the %d chunks of the summation tree "
+                 "evenly; 1, 2, 4 and 8 can",
+                 slices, YOKE_CHUNKS);
+    else
+        p->bits_equal = true;
+}
+
+/* Every rank has experts, and of each some columns of its inner axis. */
+static bool legal_experts(const struct plan *p, int ep)
+{
+    const struct graph *g = p->graph;
+    int n = p->opt.dp * p->opt.tp, experts = g->axis_n[AX_EXPERT];
+    if (n % ep || ep > experts)
+        return false;
+    bool spread = experts_spread(g, p->opt.tp, p->opt.dp, ep);
+    int slices = (spread ? n : p->opt.tp) / ep;
+    return (!spread || n <= PLAN_MAX_RANKS) &&
+           slices <= (g->axis_n[AX_MOE_FFN] + p->gran[AX_MOE_FFN] - 1) / p->gran[AX_MOE_FFN];
 }
 
 static int check_experts(const struct plan *p, struct err *e)
 {
     const struct graph *g = p->graph;
-    int ep = p->opt.ep, n = plan_spreads(p) ? ep : p->opt.tp, experts = g->axis_n[AX_EXPERT];
-    struct buf legal = BUF_INIT;
-    if (ep == 1 && !experts)
+    int ep = p->opt.ep, n = p->opt.dp * p->opt.tp, experts = g->axis_n[AX_EXPERT];
+    if (!experts && ep == 1)
         return 0;
-    int32_t inner = experts ? (g->axis_n[AX_MOE_FFN] + p->gran[AX_MOE_FFN] - 1) / p->gran[AX_MOE_FFN] : 0;
-    for (int i = 1; i <= n && experts; i++)
-        if (n % i == 0 && i <= experts && n / i <= inner)
-            buf_addf(&legal, "%s%d", legal.len ? ", " : "", i);
-    int rc = 0;
     if (!experts)
-        rc =
-            err_set(e, ERR_SPLIT, "expert parallelism of %d: this model has no experts; only 1 is legal", ep);
-    else if (n % ep || ep > experts || n / ep > inner)
-        rc = err_set(e, ERR_SPLIT,
-                     "expert parallelism of %d over %d ranks, %d experts of %d: legal degrees for them: %s",
-                     ep, n, experts, g->axis_n[AX_MOE_FFN], legal.len ? legal.s : "none; use fewer ranks");
+        return err_set(e, ERR_SPLIT, "expert parallelism of %d: this model has no experts; only 1 is legal",
+                       ep);
+    if (legal_experts(p, ep))
+        return 0;
+    struct buf legal = BUF_INIT;
+    for (int i = 1; i <= MIN(n, experts); i++)
+        if (legal_experts(p, i))
+            buf_addf(&legal, "%s%d", legal.len ? ", " : "", i);
+    err_set(
+        e, ERR_SPLIT,
+        "expert parallelism of %d over %d ranks (data %d x tensor %d), %d experts of %d: legal degrees for "
+        "them: %s",
+        ep, n, p->opt.dp, p->opt.tp, experts, g->axis_n[AX_MOE_FFN],
+        legal.len ? legal.s : "none; use fewer ranks");
     buf_release(&legal);
-    return rc;
+    return ERR_SPLIT;
 }
 
 int split_check(struct plan *p, struct err *e)
@@ -168,65 +191,10 @@ int split_check(struct plan *p, struct err *e)
         buf_release(&legal);
         return ERR_SPLIT;
     }
-    explain_bits(p);
-    return check_experts(p, e);
-}
-
-/* Bytes of one layer's weights, all ranks together. */
-static void layer_costs(const struct plan *p, const enum dtype *held, double *cost, double *head)
-{
-    const struct graph *g = p->graph;
-    *head = 0;
-    for (int i = 0; i < g->n_ops; i++) {
-        const struct op *o = &g->ops[i];
-        for (int k = 0; k < op_inputs(o); k++) {
-            const struct value *w = graph_value(g, o->in[k]);
-            if (w->kind != VAL_WEIGHT || o->kind == OP_EMBED)
-                continue;
-            enum dtype t = held[o->in[k].id];
-            const struct dtype_info *d = dtype_info(t == DT_I4G ? DT_Q4_0 : t == DT_I8C ? DT_I8 : t);
-            double bytes = (double)value_width(g, w) * d->block_bytes / d->block;
-            *(o->layer < 0 ? head : &cost[o->layer]) += bytes;
-        }
-    }
-}
-
-/* Can n stages hold all layers with none above `most`? The last one has the head too. Greedy; fills end if it
- * can. */
-static bool fits_stages(const double *cost, int layers, double head, int n, double most, int32_t *end)
-{
-    int at = 0;
-    for (int s = 0; s < n; s++) {
-        double sum = s == n - 1 ? head : 0;
-        int least = at + 1, left = n - 1 - s; /* every stage has a layer */
-        while (at < layers - left && (at < least || sum + cost[at] <= most))
-            sum += cost[at++];
-        end[s] = at;
-        if (sum > most)
-            return false;
-    }
-    return at == layers;
-}
-
-void split_stages(struct plan *p, const enum dtype *held)
-{
-    int layers = p->graph->n_layers, n = p->opt.pp;
-    double *cost, head, low = 0, high;
-    XNEW_N(cost, (size_t)layers);
-    XNEW_N(p->stage_end, (size_t)n);
-    layer_costs(p, held, cost, &head);
-    high = head;
-    for (int l = 0; l < layers; l++)
-        high += cost[l];
-    for (int i = 0; i < 60; i++) { /* bisection on the largest stage */
-        double mid = (low + high) / 2;
-        if (fits_stages(cost, layers, head, n, mid, p->stage_end))
-            high = mid;
-        else
-            low = mid;
-    }
-    fits_stages(cost, layers, head, n, high, p->stage_end);
-    xfree(cost);
+    int rc = check_experts(p, e);
+    if (!rc)
+        explain_bits(p);
+    return rc;
 }
 
 struct range plan_stage(const struct plan *p, int stage)

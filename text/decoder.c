@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/component.h"
 #include "text/utf8.h"
 
 static const char replacement_character[] = "\xEF\xBF\xBD";
@@ -337,41 +338,11 @@ void decoder_release(struct decoder *d)
     memset(d, 0, sizeof(*d));
 }
 
-static int one_character(const char *s, const char *key, const char *where, struct err *e)
-{
-    size_t len = 0;
-    if (*s)
-        utf8_get(s, &len);
-    if (!len || strlen(s) != len)
-        return err_set(e, ERR_FORMAT, "%s: \"%s\" should be one character, but is \"%s\"", where, key, s);
-    return 0;
-}
-
-static int add_sequence(struct decoder *d, const json_t *v, const char *where, struct err *e)
-{
-    const json_t *list = json_object_get(v, "decoders"), *part;
-    size_t i;
-    if (!json_is_array(list))
-        return err_set(e, ERR_FORMAT, "%s: \"decoders\" should be an array", where);
-    json_array_foreach(list, i, part)
-    {
-        char *inner = xasprintf("%s: decoders[%zu]", where, i);
-        int rc = json_is_null(part) ? err_set(e, ERR_FORMAT, "%s is null", inner)
-                                    : decoder_add_json(d, part, inner, e);
-        xfree(inner);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
 static int add_strip(struct decoder *d, const json_t *v, const char *where, struct err *e)
 {
     const char *content;
     int64_t start, stop;
-    int rc = json_get_string(v, "content", " ", where, &content, e);
-    if (!rc)
-        rc = one_character(content, "content", where, e);
+    int rc = component_character(v, "content", " ", where, &content, e);
     if (!rc)
         rc = json_get_int(v, "start", 0, INT32_MAX, 0, where, &start, e);
     if (!rc)
@@ -388,9 +359,7 @@ static int add_metaspace(struct decoder *d, const json_t *v, const char *where, 
 {
     const char *replacement, *scheme;
     bool prefix;
-    int rc = json_get_string(v, "replacement", "\xE2\x96\x81", where, &replacement, e);
-    if (!rc)
-        rc = one_character(replacement, "replacement", where, e);
+    int rc = component_character(v, "replacement", "\xE2\x96\x81", where, &replacement, e);
     if (!rc)
         rc = json_get_string(v, "prepend_scheme", "always", where, &scheme, e);
     if (!rc)
@@ -401,18 +370,11 @@ static int add_metaspace(struct decoder *d, const json_t *v, const char *where, 
     return 0;
 }
 
-int decoder_add_json(struct decoder *d, const json_t *v, const char *where, struct err *e)
+static int add_component(void *self, const json_t *v, const char *type, const char *where, struct err *e)
 {
-    const char *type, *content;
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_object(v))
-        return err_set(e, ERR_FORMAT, "%s should be an object or null", where);
-    int rc = json_get_string(v, "type", "", where, &type, e);
-    if (rc)
-        return rc;
-    if (!strcmp(type, "Sequence"))
-        return add_sequence(d, v, where, e);
+    struct decoder *d = self;
+    const char *content;
+    int rc;
     if (!strcmp(type, "ByteLevel")) {
         decoder_add(d, DECODE_BYTE_LEVEL, NULL);
         return 0;
@@ -453,4 +415,9 @@ int decoder_add_json(struct decoder *d, const json_t *v, const char *where, stru
                    "%s: decoder \"%s\" is not supported; supported are ByteLevel, ByteFallback,"
                    " Fuse, Strip, Replace, Metaspace, BPEDecoder and Sequence",
                    where, type);
+}
+
+int decoder_add_json(struct decoder *d, const json_t *v, const char *where, struct err *e)
+{
+    return component_read(v, "decoders", add_component, d, where, e);
 }

@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/component.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -400,42 +401,17 @@ void normalizer_release(struct normalizer *n)
     memset(n, 0, sizeof(*n));
 }
 
-static int add_sequence(struct normalizer *n, const json_t *v, const char *where, struct err *e)
+static int add_component(void *self, const json_t *v, const char *type, const char *where, struct err *e)
 {
-    const json_t *list = json_object_get(v, "normalizers"), *part;
-    size_t i;
-    if (!json_is_array(list))
-        return err_set(e, ERR_FORMAT, "%s: \"normalizers\" should be an array", where);
-    json_array_foreach(list, i, part)
-    {
-        char *inner = xasprintf("%s: normalizers[%zu]", where, i);
-        int rc = json_is_null(part) ? err_set(e, ERR_FORMAT, "%s is null", inner)
-                                    : normalizer_add_json(n, part, inner, e);
-        xfree(inner);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-int normalizer_add_json(struct normalizer *n, const json_t *v, const char *where, struct err *e)
-{
+    struct normalizer *n = self;
     static const char *const plain[] = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase"};
-    const char *type, *content;
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_object(v))
-        return err_set(e, ERR_FORMAT, "%s should be an object or null", where);
-    int rc = json_get_string(v, "type", "", where, &type, e);
-    if (rc)
-        return rc;
+    const char *content;
+    int rc;
     for (size_t i = 0; i < ARRAY_LEN(plain); i++)
         if (!strcmp(type, plain[i])) {
             add_step(n, (enum step_kind)i);
             return 0;
         }
-    if (!strcmp(type, "Sequence"))
-        return add_sequence(n, v, where, e);
     if (!strcmp(type, "StripAccents")) {
         add_step(n, STRIP_ACCENTS);
         return 0;
@@ -468,4 +444,9 @@ int normalizer_add_json(struct normalizer *n, const json_t *v, const char *where
                    "%s: normalizer \"%s\" is not supported; supported are NFC, NFD, NFKC, NFKD,"
                    " Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel and Sequence",
                    where, type);
+}
+
+int normalizer_add_json(struct normalizer *n, const json_t *v, const char *where, struct err *e)
+{
+    return component_read(v, "normalizers", add_component, n, where, e);
 }

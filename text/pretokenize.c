@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/component.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -370,7 +371,7 @@ static int add_metaspace(struct pretokenizer *p, const json_t *v, const char *wh
     const char *replacement, *scheme;
     bool prefix;
     struct pretokenizer_step *step = add_step(p, METASPACE);
-    int rc = json_get_string(v, "replacement", "\xE2\x96\x81", where, &replacement, e);
+    int rc = component_character(v, "replacement", "\xE2\x96\x81", where, &replacement, e);
     if (!rc)
         rc = json_get_bool(v, "split", true, where, &step->split, e);
     if (!rc)
@@ -379,13 +380,7 @@ static int add_metaspace(struct pretokenizer *p, const json_t *v, const char *wh
         rc = json_get_bool(v, "add_prefix_space", true, where, &prefix, e);
     if (rc)
         return rc;
-    size_t len = 0;
-    if (*replacement)
-        utf8_get(replacement, &len);
-    if (!len || strlen(replacement) != len)
-        return err_set(e, ERR_FORMAT, "%s: \"replacement\" should be one character, but is \"%s\"", where,
-                       replacement);
-    memcpy(step->replacement, replacement, len + 1);
+    memcpy(step->replacement, replacement, strlen(replacement) + 1); /* one character */
     if (strcmp(scheme, "always") && strcmp(scheme, "first") && strcmp(scheme, "never"))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: prepend_scheme \"%s\" is unknown; known are always, first and"
@@ -398,37 +393,11 @@ static int add_metaspace(struct pretokenizer *p, const json_t *v, const char *wh
     return 0;
 }
 
-static int add_sequence(struct pretokenizer *p, const json_t *v, const char *where, struct err *e)
+static int add_component(void *self, const json_t *v, const char *type, const char *where, struct err *e)
 {
-    const json_t *list = json_object_get(v, "pretokenizers"), *part;
-    size_t i;
-    if (!json_is_array(list))
-        return err_set(e, ERR_FORMAT, "%s: \"pretokenizers\" should be an array", where);
-    json_array_foreach(list, i, part)
-    {
-        char *inner = xasprintf("%s: pretokenizers[%zu]", where, i);
-        int rc = json_is_null(part) ? err_set(e, ERR_FORMAT, "%s is null", inner)
-                                    : pretokenizer_add_json(p, part, inner, e);
-        xfree(inner);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-int pretokenizer_add_json(struct pretokenizer *p, const json_t *v, const char *where, struct err *e)
-{
-    const char *type;
+    struct pretokenizer *p = self;
     bool flag, regex;
-    if (!v || json_is_null(v))
-        return 0;
-    if (!json_is_object(v))
-        return err_set(e, ERR_FORMAT, "%s should be an object or null", where);
-    int rc = json_get_string(v, "type", "", where, &type, e);
-    if (rc)
-        return rc;
-    if (!strcmp(type, "Sequence"))
-        return add_sequence(p, v, where, e);
+    int rc;
     if (!strcmp(type, "ByteLevel")) {
         rc = json_get_bool(v, "add_prefix_space", true, where, &flag, e);
         if (!rc)
@@ -460,4 +429,9 @@ int pretokenizer_add_json(struct pretokenizer *p, const json_t *v, const char *w
                    "%s: pre_tokenizer \"%s\" is not supported; supported are ByteLevel, Split,"
                    " Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit and Sequence",
                    where, type);
+}
+
+int pretokenizer_add_json(struct pretokenizer *p, const json_t *v, const char *where, struct err *e)
+{
+    return component_read(v, "pretokenizers", add_component, p, where, e);
 }

@@ -1,13 +1,11 @@
 /* template.h: chat templates, by an interpreter of the Jinja subset that real models' templates use.
  *
  * As transformers runs them: jinja2's ImmutableSandboxedEnvironment with trim_blocks and lstrip_blocks on,
- * loopcontrols,
- * `{% generation %}` blocks (rendered through), tojson without HTML escapes (ensure_ascii false),
- * raise_exception, strftime_now. Undefined values print as nothing; attribute access on them is an error, as
- * in jinja2. A template sees its variables and nothing else; it cannot mutate them except lists by
- * append-like methods that transformers' sandbox permits (none), and it is stopped with an error after
- * `max_steps` steps or `max_output` bytes. A template is immutable once parsed and may be rendered by many
- * threads at once.
+ * loop controls, `{% generation %}` blocks (rendered through), tojson without HTML escapes (ensure_ascii
+ * false), raise_exception, strftime_now. Undefined values print as nothing; attribute access on them is an
+ * error, as in jinja2. A template sees its variables and nothing else, and changes none of them; it is
+ * stopped with an error after `max_steps` steps or `max_output` bytes. A template is immutable once parsed
+ * and may be rendered by many threads at once.
  */
 #ifndef YOKE_TEXT_TEMPLATE_H
 #define YOKE_TEXT_TEMPLATE_H

@@ -73,13 +73,7 @@ static bool given_not_none(struct val v)
 
 static int64_t int_or(struct render *r, struct val v, int64_t fallback)
 {
-    if (!given(v))
-        return fallback;
-    if (v.t == V_UNDEF)
-        undef_error(r, v);
-    if (!is_integral(v))
-        type_error(r, "'%s' object cannot be interpreted as an integer", type_name(v));
-    return as_int(v);
+    return given(v) ? must_be_int(r, v) : fallback;
 }
 
 static bool flag(struct val v)

@@ -504,6 +504,7 @@ static inline int64_t as_int(struct val v)
 {
     return v.t == V_BOOL ? v.b : v.i;
 }
+int64_t must_be_int(struct render *r, struct val v); /* or the error that Python raises */
 static inline double as_double(struct val v)
 {
     return v.t == V_FLOAT ? v.f : (double)as_int(v);

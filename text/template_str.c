@@ -1341,13 +1341,7 @@ static struct str *str_arg(struct render *r, const struct args *a, size_t i)
 static int64_t int_arg(struct render *r, const struct args *a, size_t i, int64_t fallback)
 {
     struct val v = a->v[i];
-    if (v.t == V_MISSING || v.t == V_NONE)
-        return fallback;
-    if (v.t == V_UNDEF)
-        undef_error(r, v);
-    if (!is_integral(v))
-        type_error(r, "'%s' object cannot be interpreted as an integer", type_name(v));
-    return as_int(v);
+    return v.t == V_MISSING || v.t == V_NONE ? fallback : must_be_int(r, v);
 }
 
 /* The bytes of self[start:stop]; false: start is behind the end, where even "" is not found. */

@@ -468,6 +468,15 @@ const char *type_name(struct val v)
     return v.t == V_VIEW ? views[v.view->kind] : names[v.t];
 }
 
+int64_t must_be_int(struct render *r, struct val v)
+{
+    if (v.t == V_UNDEF)
+        undef_error(r, v);
+    if (!is_integral(v))
+        type_error(r, "'%s' object cannot be interpreted as an integer", type_name(v));
+    return as_int(v);
+}
+
 bool truthy(struct val v)
 {
     switch (v.t) {

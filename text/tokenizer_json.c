@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "formats/gguf.h"
+#include "text/component.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
@@ -198,33 +199,17 @@ static int read_pair(struct tokenizer *t, const json_t *v, const char *key, cons
     return 0;
 }
 
-static int read_post(struct tokenizer *t, const json_t *v, const char *where, struct err *e)
+static int read_post(void *self, const json_t *v, const char *type, const char *where, struct err *e)
 {
-    const char *type;
-    if (!v || json_is_null(v))
+    struct tokenizer *t = self;
+    if (!strcmp(type, "ByteLevel")) /* only moves offsets */
         return 0;
-    if (!json_is_object(v))
-        return err_set(e, ERR_FORMAT, "%s should be an object or null", where);
-    int rc = json_get_string(v, "type", "", where, &type, e);
-    if (rc || !strcmp(type, "ByteLevel")) /* ByteLevel only moves offsets */
-        return rc;
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list = json_object_get(v, "processors");
-        if (!json_is_array(list))
-            return err_set(e, ERR_FORMAT, "%s: \"processors\" should be an array", where);
-        for (size_t i = 0; i < json_array_size(list) && !rc; i++) {
-            char *inner = xasprintf("%s: processors[%zu]", where, i);
-            rc = read_post(t, json_array_get(list, i), inner, e);
-            xfree(inner);
-        }
-        return rc;
-    }
     if (t->n_template)
         return err_set(e, ERR_UNSUPPORTED, "%s: more than one post-processor that adds tokens", where);
     if (!strcmp(type, "TemplateProcessing"))
         return read_template(t, v, where, e);
     if (!strcmp(type, "BertProcessing") || !strcmp(type, "RobertaProcessing")) {
-        rc = read_pair(t, v, "cls", where, e);
+        int rc = read_pair(t, v, "cls", where, e);
         tokenizer_add_template(t, TEMPLATE_TEXT);
         return rc ? rc : read_pair(t, v, "sep", where, e);
     }
@@ -314,7 +299,7 @@ static int read_parts(struct tokenizer *t, const json_t *root, const char *where
             rc = pretokenizer_add_json(&t->pretokenizer, v, place, e);
             break;
         case 3:
-            rc = read_post(t, v, place, e);
+            rc = component_read(v, "processors", read_post, t, place, e);
             break;
         case 4:
             rc = decoder_add_json(&t->decoder, v, place, e);

@@ -136,53 +136,6 @@ static ALWAYS_INLINE void scores_tile(const enum kv_dtype t, const int nq, const
     }
 }
 
-/* nq queries, all positions. Records before `ahead` are worth prefetching. */
-static ALWAYS_INLINE void scores_strip(const enum kv_dtype t, const int nq, const float *q, size_t ldq,
-                                       const uint8_t *k, size_t k_stride, const float *kscales, int32_t n,
-                                       int32_t ahead, int32_t d, float scale, float *s)
-{
-    for (int32_t j = 0; j < n; j += TILE_K) {
-        /* Those behind the end repeat the last one; their scores are dropped. */
-        const uint8_t *records[TILE_K];
-        for (int32_t i = 0; i < TILE_K; i++)
-            records[i] = k + (size_t)MIN(j + i, n - 1) * k_stride;
-        prefetch_records(k, k_stride, j + PREFETCH_AHEAD, MIN(j + PREFETCH_AHEAD + TILE_K, ahead),
-                         (size_t)d * kv_elem_bytes(t));
-        scores_tile(t, nq, q, ldq, records, kscales + j, n - j, d, scale, s + j);
-    }
-}
-
-/* How many queries the next strip takes of n: as few strips as possible, of nearly equal height. */
-static inline int strip_height(int32_t n)
-{
-    int32_t strips = (n + TILE_Q - 1) / TILE_Q;
-    return (n + strips - 1) / strips;
-}
-
-/* One function for each type and height of a strip, out of line: one large function for all would take
- * compilers minutes under sanitizers. */
-typedef void scores_strip_fn(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,
-                             const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,
-                             float *s);
-typedef void values_strip_fn(const float *p, const uint8_t *v, size_t v_stride, const float *vscales,
-                             int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo);
-
-static void scores_any(const enum kv_dtype t, scores_strip_fn *const strips[TILE_Q + 1], const float *q,
-                       size_t ldq, int32_t n_q, const uint8_t *k, size_t k_stride, int32_t n, int32_t d,
-                       float scale, float *s)
-{
-    float kscales[ATTN_BLOCK];
-    if (t == KV_I8)
-        load_scales(k, k_stride, n, d, kscales);
-    for (int32_t ahead = n; n_q > 0; ahead = 0) { /* only the first strip reads from memory */
-        int nq = strip_height(n_q);
-        strips[nq](q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);
-        q += (size_t)nq * ldq;
-        s += (size_t)nq * ATTN_BLOCK;
-        n_q -= nq;
-    }
-}
-
 /* nq queries by nv vectors of the head, the last of which has the elements in the mask; all positions. p is
  * already multiplied with the records' scales. Records before `ahead` are worth prefetching. */
 static ALWAYS_INLINE void values_tile(const enum kv_dtype t, const int nq, const int nv, __mmask16 last,
@@ -257,70 +210,14 @@ static ALWAYS_INLINE void values_strip(const enum kv_dtype t, const int nq, cons
                     ldo);
 }
 
-static void values_any(const enum kv_dtype t, values_strip_fn *const strips[TILE_Q + 1], const float *p,
-                       int32_t n_q, const uint8_t *v, size_t v_stride, int32_t n, int32_t d, float *o,
-                       size_t ldo)
-{
-    float vscales[ATTN_BLOCK];
-    if (t == KV_I8)
-        load_scales(v, v_stride, n, d, vscales);
-    for (int32_t ahead = n; n_q > 0; ahead = 0) {
-        int nq = strip_height(n_q);
-        strips[nq](p, v, v_stride, vscales, n, ahead, d, o, ldo);
-        p += nq * ATTN_BLOCK;
-        o += (size_t)nq * ldo;
-        n_q -= nq;
-    }
-}
-
-#define STRIP(name, type, h)                                                                                 \
-    static void scores_##name##_##h(const float *q, size_t ldq, const uint8_t *k, size_t k_stride,           \
-                                    const float *kscales, int32_t n, int32_t ahead, int32_t d, float scale,  \
-                                    float *s)                                                                \
-    {                                                                                                        \
-        scores_strip(type, h, q, ldq, k, k_stride, kscales, n, ahead, d, scale, s);                          \
-    }                                                                                                        \
-    static void values_##name##_##h(const float *p, const uint8_t *v, size_t v_stride, const float *vscales, \
-                                    int32_t n, int32_t ahead, int32_t d, float *o, size_t ldo)               \
-    {                                                                                                        \
-        values_strip(type, h, p, v, v_stride, vscales, n, ahead, d, o, ldo);                                 \
-    }
-
-#define FOR_TYPE(name, type)                                                                                 \
-    STRIP(name, type, 1)                                                                                     \
-    STRIP(name, type, 2)                                                                                     \
-    STRIP(name, type, 3)                                                                                     \
-    STRIP(name, type, 4)                                                                                     \
-    STRIP(name, type, 5)                                                                                     \
-    STRIP(name, type, 6)                                                                                     \
-    static void scores_##name##_avx512(const float *q, size_t ldq, int32_t n_q, const void *k,               \
-                                       size_t k_stride, int32_t n, int32_t d, float scale, float *s)         \
-    {                                                                                                        \
-        static scores_strip_fn *const strips[] = {NULL,                                                      \
-                                                  scores_##name##_1,                                         \
-                                                  scores_##name##_2,                                         \
-                                                  scores_##name##_3,                                         \
-                                                  scores_##name##_4,                                         \
-                                                  scores_##name##_5,                                         \
-                                                  scores_##name##_6};                                        \
-        scores_any(type, strips, q, ldq, n_q, k, k_stride, n, d, scale, s);                                  \
-    }                                                                                                        \
-    static void values_##name##_avx512(const float *p, int32_t n_q, const void *v, size_t v_stride,          \
-                                       int32_t n, int32_t d, float *o, size_t ldo)                           \
-    {                                                                                                        \
-        static values_strip_fn *const strips[] = {NULL,                                                      \
-                                                  values_##name##_1,                                         \
-                                                  values_##name##_2,                                         \
-                                                  values_##name##_3,                                         \
-                                                  values_##name##_4,                                         \
-                                                  values_##name##_5,                                         \
-                                                  values_##name##_6};                                        \
-        values_any(type, strips, p, n_q, v, v_stride, n, d, o, ldo);                                         \
-    }
-FOR_TYPE(f32, KV_F32)
-FOR_TYPE(f16, KV_F16)
-FOR_TYPE(bf16, KV_BF16)
-FOR_TYPE(i8, KV_I8)
+#define EACH_HEIGHT(X, ...)                                                                                  \
+    X(__VA_ARGS__, 1)                                                                                        \
+    X(__VA_ARGS__, 2)                                                                                        \
+    X(__VA_ARGS__, 3)                                                                                        \
+    X(__VA_ARGS__, 4)                                                                                        \
+    X(__VA_ARGS__, 5)                                                                                        \
+    X(__VA_ARGS__, 6)
+#include "kernels/x86/attention_x86.inc"
 
 /* Bits [from, to) of 64. */
 static inline uint64_t bits_between(int32_t from, int32_t to)
@@ -359,13 +256,6 @@ static void softmax_avx512(float *s, int32_t lo, int32_t hi, int32_t n, float *r
 
 void attention_init_avx512(struct attention_kernels *k)
 {
-    k->scores[KV_F32] = scores_f32_avx512;
-    k->scores[KV_F16] = scores_f16_avx512;
-    k->scores[KV_BF16] = scores_bf16_avx512;
-    k->scores[KV_I8] = scores_i8_avx512;
+    strips_init(k);
     k->softmax = softmax_avx512;
-    k->values[KV_F32] = values_f32_avx512;
-    k->values[KV_F16] = values_f16_avx512;
-    k->values[KV_BF16] = values_bf16_avx512;
-    k->values[KV_I8] = values_i8_avx512;
 }

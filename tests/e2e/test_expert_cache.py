@@ -105,6 +105,8 @@ class ExpertCache(Case):
         # and the run keeps to it
         _, (c,) = self.cached(least)
         self.assertEqual(c["memory_bytes"], least)
+        (ran,) = json.loads((self.tmp / "stats.json").read_text())["ranks"]
+        self.assertEqual(ran["weight_bytes"] + least, rank("--expert-cache", least)["weight_bytes"])
 
     def test_yaml(self):
         config = self.write("c.yaml", f"expert_cache: {self.least()}B\nexpert_cache_dir: {self.spill}\n")

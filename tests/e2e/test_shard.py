@@ -1,5 +1,6 @@
 """yoke shard, and runs from what it wrote: the same text, and clear words for all that does not fit."""
 from harness import *
+import synthetic
 
 GREEDY = ("--greedy", "--repetition-penalty", "1")
 Q4 = GGUF / "llama-q4_0.gguf"
@@ -23,6 +24,21 @@ class Shard(Case):
                     for run in ((), args, ("--dp", 2, *args)):
                         r = self.run_ok("run", "-m", out, "-p", c["prompt"], "-n", c["n"], *GREEDY, *run)
                         self.assertEqual(r.out, c["text"] + "\n")
+
+    def test_spread_experts(self):
+        """A rank's file for each rank of all replicas; what else is asked for does not fit, or is cut anew."""
+        model = synthetic.qwen3(self.tmp / "moe", experts=8, num_experts_per_tok=3, num_hidden_layers=2, hidden_size=64,
+                                head_dim=16, num_attention_heads=8, num_key_value_heads=8, moe_intermediate_size=64)
+        logits = ("--ids", "1,2,3,4", "--all", "--json")
+        for quant in ("none", "w8a8"):
+            want = self.run_ok("logits", "-m", model, *logits, "--quant", quant).out
+            out = self.shard(model, "--dp", 4, "--ep", 2, "--quant", quant, name=quant)
+            self.assertEqual(len(list(out.glob("rank_*_of_0004.yoke"))), 4)
+            for split in ((), ("--dp", 4), ("--dp", 4, "--ep", 2)):
+                self.assertEqual(self.run_ok("logits", "-m", out, *logits, *split).out, want)
+            for split in (("--dp", 4, "--ep", 4), ("--dp", 2, "--tp", 2, "--ep", 4), ("--dp", 1, "--ep", 1)):
+                self.run_fails(SPLIT, "was written for --dp 4 --tp 1 --pp 1 --ep 2", args=("logits", "-m", out, *logits, *split))
+                self.assertEqual(self.run_ok("logits", "-m", out, *logits, *split, "--auto-trans-ckpt", "True").out, want)
 
     def test_gguf(self):
         """The tokenizer comes from tokenizer.gguf, which is the metadata alone."""

@@ -1,5 +1,6 @@
 """Tensor parallelism on ranks in one process: the same text at every degree, clear words where it cannot be."""
 from harness import *
+import synthetic
 
 GREEDY = ("--greedy", "--repetition-penalty", "1")
 
@@ -51,6 +52,47 @@ class Split(Case):
                     self.assertEqual([x["text"] for x in r.lines()], [c["text"] for c in cases])
                     r = self.run_ok("run", "-m", model, "-n", 24, *GREEDY, *args, *prompts[:2])
                     self.assertEqual(r.out, cases[0]["text"] + "\n")
+
+    def moe(self, experts=8):
+        return synthetic.qwen3(self.tmp / "moe", experts=experts, num_experts_per_tok=3, num_hidden_layers=2, hidden_size=64,
+                               head_dim=16, num_attention_heads=8, num_key_value_heads=8, moe_intermediate_size=64)
+
+    def test_spread_experts(self):
+        """Experts over all replicas, whole and in slices: one rank's text, with more prompts than replicas and with fewer."""
+        model = self.moe()
+        args = ("run", "-m", model, "-n", 12, "--ignore-eos", *GREEDY)
+        prompts = [x for p in ("The cat sat", "One", "Two three four", "Five", "Six seven") for x in ("-p", p)]
+        many, few = self.run_ok(*args, *prompts).out, self.run_ok(*args, *prompts[:4]).out
+        for split in (("--dp", 4, "--ep", 4), ("--dp", 4, "--ep", 2), ("--dp", 4, "--tp", 2, "--ep", 4), ("--dp", 8, "--ep", 2),
+                      ("--dp", 2, "--pp", 2, "--ep", 2), ("--dp", 4, "--pp", 2, "--ep", 2)):
+            with self.subTest(split):
+                self.assertEqual(self.run_ok(*args, *split, *prompts).out, many)
+                self.assertEqual(self.run_ok(*args, *split, *prompts[:4]).out, few)
+
+    def test_plan_of_spread_experts(self):
+        model = self.moe()
+        for split, words in ((("--dp", 4, "--ep", 2), "in 2 groups of 2 ranks, over all 4 replicas"),
+                             (("--dp", 2, "--tp", 4, "--ep", 2), "in 2 groups of 4 ranks, over all 2 replicas"),
+                             (("--dp", 2, "--tp", 4), "in 1 group of 4 ranks, within each replica"),
+                             (("--tp", 4, "--ep", 4), "in 4 groups of 1 rank, all in one replica")):
+            self.assertIn("experts: " + words, self.run_ok("plan", "-m", model, *split).out)
+        out = self.run_ok("plan", "-m", model, "--dp", 6, "--ep", 2).out
+        self.assertIn("bits: not those of one rank: experts are sliced over 3 ranks", out)
+        self.assertRegex(out, r"experts\.\*\.down_proj.weight +bf16 +split\(expert\) +\[4 of 8 experts, 64 of 64, 21 of 64\]")
+        self.assertRegex(out, r"> expert_exchange +2\.2 KiB a token")  # 3 experts, 3 ranks each, 64 floats
+
+    def test_impossible_experts(self):
+        """Whoever asks for it, the answer lists what this model can have on so many ranks."""
+        model = self.moe()
+        for split, legal in ((("--dp", 3, "--ep", 2), "1, 3"), (("--tp", 4, "--ep", 3), "1, 2, 4"),
+                             (("--dp", 4, "--tp", 4, "--ep", 16), "1, 2, 4, 8"), (("--ep", 2), "1"),
+                             (("--dp", 4, "--tp", 2, "--ep", 5), "1, 2, 4, 8")):
+            for command in (("run", "-p", "x"), ("logits", "--ids", "1"), ("plan",), ("shard", "-o", self.tmp / "set")):
+                r = self.run_fails(SPLIT, "expert parallelism of", "8 experts of 64", args=(command[0], "-m", model, *command[1:], *split))
+                self.assertTrue(r.err.strip().endswith(f"legal degrees for them: {legal}"), r)
+        self.run_fails(SPLIT, "legal degrees for them: 1, 2, 4, 8", args=("plan", "--auto", "-m", model, "--ep", 3, "--tp", 8))
+        self.run_fails(SPLIT, "legal degrees for them", args=("plan", "--auto", "-m", model, "--ep", 16))
+        self.run_fails(SPLIT, "no experts; only 1 is legal", args=("plan", "--auto", "-m", ROOT / "tests" / "golden" / "shapes" / "qwen2-72b", "--ep", 2))
 
     def test_impossible(self):
         for command in (("run", "-p", "x"), ("logits", "--ids", "1"), ("plan",)):

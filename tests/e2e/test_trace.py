@@ -114,7 +114,8 @@ class Loads(Case):
                                 head_dim=16, num_attention_heads=8, num_key_value_heads=8, moe_intermediate_size=64)
         seen = []
         for args, ranks in (((), 1), (("--tp", 2), 2), (("--tp", 4, "--ep", 2), 4), (("--pp", 2, "--tp", 2, "--ep", 2), 4),
-                            (("--dp", 2, "--tp", 2, "--ep", 4), 4), (("--dp", 2), 2)):
+                            (("--dp", 2, "--tp", 2, "--ep", 4), 4), (("--dp", 2), 2), (("--dp", 4, "--ep", 2), 4),
+                            (("--dp", 2, "--pp", 2, "--tp", 3, "--ep", 2), 12)):
             with self.subTest(args):
                 s, r = self.stats(model, *args)
                 pairs = s["experts"]["pairs"]
@@ -137,6 +138,23 @@ class Loads(Case):
         mine = [x["expert_pairs"] for x in s["ranks"]]
         self.assertEqual(mine, [sum(s["experts"]["pairs"][i:i + 2]) for i in range(0, 8, 2)])
         self.assertAlmostEqual(s["experts"]["imbalance_ranks"], max(mine) * 4 / sum(mine))
+
+    def test_ranks_of_spread_experts(self):
+        """Over 4 replicas in 2 groups: both ranks of a group meet all pairs of its four experts; weights and work as planned."""
+        model = synthetic.qwen3(self.tmp / "moe", experts=8, num_experts_per_tok=3, num_hidden_layers=2, hidden_size=64,
+                                head_dim=16, num_attention_heads=8, num_key_value_heads=8, moe_intermediate_size=64)
+        split = ("--dp", 4, "--ep", 2)
+        s, r = self.stats(model, *split)
+        groups = [sum(s["experts"]["pairs"][i:i + 4]) for i in (0, 4)]
+        self.assertEqual([x["expert_pairs"] for x in s["ranks"]], [groups[0], groups[0], groups[1], groups[1]])
+        self.assertAlmostEqual(s["experts"]["imbalance_ranks"], max(groups) * 2 / sum(groups))
+        self.assertGreater(s["ranks"][1]["collectives"]["alltoall"]["bytes"], 0)
+        self.assertRegex(r.err, "alltoall +[0-9]+ calls")
+        plan = json.loads(self.run_ok("plan", "-m", model, "--json", "--batch-size", 3, *split).out)
+        self.assertEqual((plan["dp"], plan["ep"], plan["experts_spread"], plan["bits_equal"]), (4, 2, True, True))
+        for have, want in zip(s["ranks"], plan["ranks"], strict=True):
+            self.assertEqual(have["weight_bytes"], want["weight_bytes"])
+            self.assertEqual(have["work_bytes"], want["work_bytes"])
 
     def test_bubble(self):
         for prompts, flight in ((["One"], 1), (["One"] * 4, 2)):

@@ -2,8 +2,9 @@
  *
  * A set of sequences is run alone at tp 1 with one thread; then together in several orders, in chunks of 1, 7
  * and all, with 2 threads, with other pages, and at tensor-parallel degree 2, 4 and 8. All logits must be
- * equal bit by bit, in each weight format. Under an MPI launcher (`--mpi`) the degree is the number of ranks,
- * and rank 0 compares with logits of one rank that an earlier run without a launcher left in a file.
+ * equal bit by bit, in each weight format. Under an MPI launcher (`--mpi`) the degree is the number of ranks
+ * (of replicas, where a subject's experts are spread), and rank 0 compares with logits of one rank that an
+ * earlier run without a launcher left in a file.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +25,7 @@ static const struct subject {
     enum quant quant;
     enum kv_dtype kv;
     int max_tp;
+    int ep; /* under a launcher: as many replicas as ranks, experts spread over them; 0: tp */
 } subjects[] = {
     {"tests/golden/models/llama-h8kv8", QUANT_NONE, KV_F32, 8}, /* bf16 */
     {"tests/golden/models/llama-bias-f32", QUANT_NONE, KV_F16, 4},
@@ -42,6 +44,8 @@ static const struct subject {
     {"tests/golden/gguf/llama-q4_k_m.gguf", QUANT_NONE, KV_F16, 8}, /* slices begin inside blocks of 256 */
     {"tests/golden/gguf/llama-q6_k.gguf", QUANT_NONE, KV_I8, 8},
     {"tests/golden/gguf/qwen3-mixed-yarn.gguf", QUANT_NONE, KV_F16, 4},
+    {"tests/golden/moe/qwen3moe-h8", QUANT_NONE, KV_F32, 1, 2}, /* 2 ranks: whole experts; 4: halves */
+    {"tests/golden/moe/qwen3moe-h8", QUANT_W8A8, KV_F16, 1, 2},
 };
 
 struct workload {
@@ -228,19 +232,25 @@ static int write_answers(void)
     return 0;
 }
 
-/* All ranks, one subject a launch (a process joins one world in its life); rank 0 compares. */
-static int compare_with_answers(size_t subject, int tp)
+static bool takes(size_t subject, int ranks)
 {
     const struct subject *x = &subjects[subject];
+    return x->ep || ranks <= x->max_tp;
+}
+
+/* All ranks, one subject a launch (a process joins one world in its life); rank 0 compares. */
+static int compare_with_answers(size_t subject, int ranks)
+{
+    const struct subject *x = &subjects[subject];
+    int tp = x->ep ? 1 : ranks, dp = x->ep ? ranks : 1;
     struct fixture f;
     struct workload want, got;
     char path[512];
     int bad = 0;
-    if (tp > x->max_tp)
-        return 0;
     fixture_open(
         &f, x->path,
-        (struct fixture_options){.tp = tp, .quant = x->quant, .kv = x->kv, .level = cpu_level_native()});
+        (struct fixture_options){
+            .tp = tp, .dp = dp, .ep = x->ep, .quant = x->quant, .kv = x->kv, .level = cpu_level_native()});
     if (team_is_worker(f.team)) {
         struct err e = {0};
         bad = team_serve(f.team, &e) != 0;
@@ -249,16 +259,23 @@ static int compare_with_answers(size_t subject, int tp)
     }
     workload_init(&want, f.vocab);
     workload_init(&got, f.vocab);
-    fixture_run(&f, got.s, N_SEQ, 7);
+    struct sequence *all[FIXTURE_MAX_LANES] = {0};
+    int n[FIXTURE_MAX_LANES] = {0}, busy = MAX(dp - 1, 1); /* the last of several replicas is idle */
+    for (int lane = 0; lane < busy; lane++) {
+        int first = lane * N_SEQ / busy;
+        all[lane] = &got.s[first];
+        n[lane] = (lane + 1) * N_SEQ / busy - first;
+    }
+    fixture_run_lanes(&f, all, n, 7);
     answers_file(path, sizeof(path), subject);
     FILE *in = fopen(path, "rb");
     for (int k = 0; k < N_SEQ && in; k++) {
-        size_t n = (size_t)want.s[k].n * want.vocab;
-        if (fread(want.s[k].logits, sizeof(float), n, in) != n ||
-            memcmp(want.s[k].logits, got.s[k].logits, n * sizeof(float)))
+        size_t floats = (size_t)want.s[k].n * want.vocab;
+        if (fread(want.s[k].logits, sizeof(float), floats, in) != floats ||
+            memcmp(want.s[k].logits, got.s[k].logits, floats * sizeof(float)))
             bad = 1;
     }
-    printf("%s over %d %s ranks: %s\n", x->path, tp, team_transport(f.team),
+    printf("%s over %d %s ranks: %s\n", x->path, ranks, team_transport(f.team),
            bad || !in ? "DIFFERS" : "same bits");
     if (in)
         fclose(in);
@@ -278,6 +295,8 @@ int main(int argc, char **argv)
         printf("%zu\n", ARRAY_LEN(subjects));
         return 0;
     }
+    if (argc == 4 && !strcmp(argv[1], "--takes")) /* a launch that has nothing to do takes as long as any */
+        return !takes((size_t)atoi(argv[2]), atoi(argv[3]));
     if (argc == 4 && !strcmp(argv[1], "--mpi"))
         return compare_with_answers((size_t)atoi(argv[2]), atoi(argv[3]));
     const struct CMUnitTest tests[] = {

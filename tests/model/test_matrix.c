@@ -179,7 +179,7 @@ static void check_subject(const struct subject *x, enum quant quant, enum kv_dty
                     o.pp = pp;
                     o.dp = dp;
                     o.ep = ep;
-                    if ((tp % ep == 0 || ep == tp * dp) && legal(x, o))
+                    if (legal(x, o))
                         check_split(x, &want, o, &t);
                 }
     printf("%-36s quant %d kv %d: %d splits with the same bits, %d within %.1e\n", x->path, quant, kv,

@@ -217,35 +217,70 @@ static int write_set(const struct model *m, struct degrees d, enum quant q, cons
     return shard_write(m->c, m->g, &o, NULL, e);
 }
 
-/* Rank by rank: the weights that the set yields for these degrees are those of the checkpoint. mapped: they
- * must be the file's own pages. */
-static void expect_same_images(const struct model *m, const char *set, struct degrees d, enum quant q,
-                               bool mapped)
+/* What every rank must have: loaded from the checkpoint. */
+struct images {
+    struct degrees d;
+    struct plan **plan; /* [n_ranks(d)] */
+    struct weights **weights;
+};
+
+static void images_init(struct images *x, const struct model *m, struct degrees d, enum quant q)
+{
+    struct err e;
+    struct load_options lo = {.threads = 2};
+    x->d = d;
+    XNEW_N(x->plan, (size_t)n_ranks(d));
+    XNEW_N(x->weights, (size_t)n_ranks(d));
+    for (int r = 0; r < n_ranks(d); r++) {
+        must(make_plan(m, d, q, r, &x->plan[r], &e), &e);
+        must(load_weights(m->c, x->plan[r], &lo, &x->weights[r], &e), &e);
+    }
+}
+
+static void images_release(struct images *x)
+{
+    for (int r = 0; r < n_ranks(x->d); r++) {
+        weights_free(x->weights[r]);
+        plan_free(x->plan[r]);
+    }
+    xfree(x->plan);
+    xfree(x->weights);
+}
+
+/* Rank by rank: the weights that the set yields are the ones wanted. mapped: they must be the file's own
+ * pages. */
+static void expect_images(const struct images *want, const char *set, enum quant q, bool mapped)
 {
     struct model x;
     struct err e;
+    struct degrees d = want->d;
     model_open(&x, set);
     assert_non_null(checkpoint_shardset(x.c));
+    must(load_check(x.c, x.g, NULL, &e), &e);
     for (int r = 0; r < n_ranks(d); r++) {
-        struct plan *want_plan, *plan;
-        struct weights *want, *got;
+        struct plan *plan;
+        struct weights *got;
         struct load_options lo = {.threads = 2, .reslice = !mapped, .verify = r == 0};
-        must(make_plan(m, d, q, r, &want_plan, &e), &e);
         must(make_plan(&x, d, q, r, &plan, &e), &e);
-        assert_true(plan_hash(want_plan) == plan_hash(plan));
-        must(load_check(x.c, x.g, NULL, &e), &e);
-        must(load_weights(m->c, want_plan, &lo, &want, &e), &e);
+        assert_true(plan_hash(want->plan[r]) == plan_hash(plan));
         must(load_weights(x.c, plan, &lo, &got, &e), &e);
         assert_true(mapped == (got->map != NULL));
-        assert_int_equal(want->bytes, got->bytes);
-        if (memcmp(want->memory, got->memory, want->bytes))
-            fail_msg("%s: rank %d of tp %d, pp %d, ep %d differs", set, r, d.tp, d.pp, d.ep);
-        weights_free(want);
+        assert_int_equal(want->weights[r]->bytes, got->bytes);
+        if (memcmp(want->weights[r]->memory, got->memory, got->bytes))
+            fail_msg("%s: rank %d of tp %d, pp %d, ep %d, dp %d differs", set, r, d.tp, d.pp, d.ep, d.dp);
         weights_free(got);
-        plan_free(want_plan);
         plan_free(plan);
     }
     model_close(&x);
+}
+
+static void expect_same_images(const struct model *m, const char *set, struct degrees d, enum quant q,
+                               bool mapped)
+{
+    struct images want;
+    images_init(&want, m, d, q);
+    expect_images(&want, set, q, mapped);
+    images_release(&want);
 }
 
 static const struct subject {
@@ -278,30 +313,37 @@ static const struct subject {
     {"tests/golden/gguf/llama-q6_k.gguf", QUANT_NONE, {1, 2, 8}},
 };
 
-static void check_subject(const char *path, enum quant q, const struct degrees *d, int n)
+/* A set of each degree, mapped, and cut anew for the next `reach` ones in the list. */
+static void check_subject(const char *path, enum quant q, const struct degrees *d, int n, int reach)
 {
     struct model m;
     struct err e;
+    struct images *want;
+    XNEW_N(want, (size_t)n);
     model_open(&m, path);
+    for (int i = 0; i < n; i++)
+        images_init(&want[i], &m, d[i], q);
     for (int i = 0; i < n; i++) {
         char *set = place("set"), *again = place("again");
         must(write_set(&m, d[i], q, set, &e), &e);
-        expect_same_images(&m, set, d[i], q, true);
-        for (int k = 0; k < n; k++)
-            if (k != i)
-                expect_same_images(&m, set, d[k], q, false);
+        expect_images(&want[i], set, q, true);
+        for (int k = 1; k <= reach; k++)
+            expect_images(&want[(i + k) % n], set, q, false);
         /* a set made of a set is the set made of the model */
         struct model s;
         int to = (i + 1) % n;
         model_open(&s, set);
         must(write_set(&s, d[to], q, again, &e), &e);
         model_close(&s);
-        expect_same_images(&m, again, d[to], q, true);
+        expect_images(&want[to], again, q, true);
         remove_tree(set);
         remove_tree(again);
         xfree(set);
         xfree(again);
     }
+    for (int i = 0; i < n; i++)
+        images_release(&want[i]);
+    xfree(want);
     model_close(&m);
 }
 
@@ -314,22 +356,27 @@ static void test_formats(void **state)
         int n = 0;
         for (; n < 5 && x->tp[n]; n++)
             d[n] = (struct degrees){x->tp[n], 1, 1};
-        check_subject(path, x->quant, d, n);
+        check_subject(path, x->quant, d, n, n - 1);
         xfree(path);
     }
 }
 
+/* Experts within a replica and spread over several, whole and in slices. From every degree to every other one
+ * with int8 weights, whose scales are particular about where they are cut; in the other formats to the next
+ * two. */
 static void test_experts_and_stages(void **state)
 {
-    static const struct degrees d[] = {{1, 1, 1}, {4, 1, 4}, {4, 1, 1},    {2, 1, 2},   {4, 1, 2},
-                                       {2, 2, 1}, {1, 3, 1}, {1, 1, 4, 4}, {2, 1, 4, 2}};
+    static const struct degrees d[] = {{1, 1, 1},    {4, 1, 4},    {1, 1, 2, 4}, {4, 1, 1},
+                                       {2, 1, 2},    {1, 2, 2, 4}, {4, 1, 2},    {2, 2, 1},
+                                       {2, 1, 4, 4}, {1, 3, 1},    {1, 1, 4, 4}, {2, 1, 4, 2}};
+    const int n = (int)ARRAY_LEN(d);
     static const enum quant quants[] = {QUANT_NONE, QUANT_W8A8, QUANT_W4};
     static const char *const configs[] = {moe_config, latent_config};
     for (size_t i = 0; i < ARRAY_LEN(configs); i++) {
         char *dir = place("model");
         make_model(dir, configs[i]);
         for (size_t q = 0; q < ARRAY_LEN(quants); q++)
-            check_subject(dir, quants[q], d, (int)ARRAY_LEN(d));
+            check_subject(dir, quants[q], d, n, quants[q] == QUANT_W8A8 ? n - 1 : 2);
         remove_tree(dir);
         xfree(dir);
     }
@@ -380,6 +427,43 @@ static void test_logits(void **state)
             xfree(set);
             xfree(path);
         }
+}
+
+/* Spread experts, from a set written for them: one rank's logits, with up to 8 slices of each expert. The
+ * other replicas are idle. */
+static void test_spread_logits(void **state)
+{
+    static const struct degrees d[] = {{1, 1, 2, 4}, {1, 1, 4, 8}, {1, 1, 2, 8}, {1, 1, 2, 16}, {2, 2, 4, 4}};
+    static const enum quant quants[] = {QUANT_NONE, QUANT_W8A8, QUANT_W4};
+    char *dir = place("model"), *set = place("set");
+    make_model(dir, moe_config);
+    for (size_t q = 0; q < ARRAY_LEN(quants); q++) {
+        struct model m;
+        struct err e;
+        size_t n, n_set;
+        struct fixture_options o = {.quant = quants[q], .kv = KV_F32, .level = cpu_level_native()};
+        float *want = logits_of(dir, o, &n);
+        model_open(&m, dir);
+        for (size_t i = 0; i < ARRAY_LEN(d); i++) {
+            must(write_set(&m, d[i], quants[q], set, &e), &e);
+            o.tp = d[i].tp;
+            o.pp = d[i].pp;
+            o.ep = d[i].ep;
+            o.dp = d[i].dp;
+            float *got = logits_of(set, o, &n_set);
+            assert_int_equal(n, n_set);
+            if (memcmp(want, got, n * sizeof(float)))
+                fail_msg("quant %d, tp %d, pp %d, ep %d, dp %d: other logits", quants[q], o.tp, o.pp, o.ep,
+                         o.dp);
+            xfree(got);
+            remove_tree(set);
+        }
+        xfree(want);
+        model_close(&m);
+    }
+    remove_tree(dir);
+    xfree(dir);
+    xfree(set);
 }
 
 /* --- what can be wrong --- */
@@ -849,14 +933,14 @@ static void test_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),       cmocka_unit_test(test_experts_and_stages),
-        cmocka_unit_test(test_logits),        cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_chunks_cut),    cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_no_manifest),   cmocka_unit_test(test_source),
-        cmocka_unit_test(test_output_folder), cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_lock),          cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_small_disk),    cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_readers),
+        cmocka_unit_test(test_formats),   cmocka_unit_test(test_experts_and_stages),
+        cmocka_unit_test(test_logits),    cmocka_unit_test(test_spread_logits),
+        cmocka_unit_test(test_mismatch),  cmocka_unit_test(test_chunks_cut),
+        cmocka_unit_test(test_damage),    cmocka_unit_test(test_no_manifest),
+        cmocka_unit_test(test_source),    cmocka_unit_test(test_output_folder),
+        cmocka_unit_test(test_replace),   cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_full_disk), cmocka_unit_test(test_small_disk),
+        cmocka_unit_test(test_killed),    cmocka_unit_test(test_readers),
     };
     return cmocka_run_group_tests_name("shards", tests, setup, teardown);
 }

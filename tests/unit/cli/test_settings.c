@@ -441,6 +441,15 @@ static void test_ignored_keys_are_one_line(void **state)
     trial_end(&t);
 }
 
+static void use_generation_config(struct trial *t, const char *json)
+{
+    struct err e;
+    json_t *o;
+    assert_int_equal(json_parse(json, strlen(json), "g", &o, &e), 0);
+    settings_use_generation_config(&t->s, o, "g.json", &t->w.sink);
+    json_decref(o);
+}
+
 static void test_sampling_is_asked_for(void **state)
 {
     (void)state;
@@ -460,12 +469,8 @@ static void test_sampling_is_asked_for(void **state)
                  {"run -m M --generation_config.temperature 0.7", "", "{}", false}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct trial t;
-        struct err e;
-        json_t *o;
         ACCEPT(&t, cases[i].line, cases[i].yaml);
-        assert_int_equal(json_parse(cases[i].json, strlen(cases[i].json), "g", &o, &e), 0);
-        settings_use_generation_config(&t.s, o, "g.json", &t.w.sink);
-        json_decref(o);
+        use_generation_config(&t, cases[i].json);
         if (t.s.sample.do_sample != cases[i].sample)
             fail_msg("%s | %s | %s", cases[i].line, cases[i].yaml, cases[i].json);
         trial_end(&t);
@@ -487,12 +492,8 @@ static void test_lengths(void **state)
                  {"run -m M", "", "{\"max_length\": 100, \"max_new_tokens\": 7}", 7, 0, 0}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct trial t;
-        struct err e;
-        json_t *o;
         ACCEPT(&t, cases[i].line, cases[i].yaml);
-        assert_int_equal(json_parse(cases[i].json, strlen(cases[i].json), "g", &o, &e), 0);
-        settings_use_generation_config(&t.s, o, "g.json", &t.w.sink);
-        json_decref(o);
+        use_generation_config(&t, cases[i].json);
         assert_int_equal(t.s.sample.max_new_tokens, cases[i].max_new);
         assert_int_equal(t.s.sample.max_length, cases[i].max_length);
         assert_int_equal(t.w.n, cases[i].warnings);

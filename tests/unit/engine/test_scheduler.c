@@ -1,6 +1,7 @@
 /* engine.h with a mock in place of the ranks. The mock keeps a KV cache of its own, in the pages it is told,
  * and computes logits from what it reads back there: a page that is shared, lost or not filled shows in the
- * tokens. It checks every batch it gets.
+ * tokens. It checks every batch it gets. Where ticks overlap it plays a pipeline of two stages, each with a
+ * cache of its own; the second one may lag behind by all ticks in flight.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 #include "base/mem.h"
 #include "engine/internal.h"
 
-enum { VOCAB = 1024, MAX_REQUESTS = VOCAB, MAX_CONTEXT = 96 };
+enum { VOCAB = 1024, MAX_REQUESTS = VOCAB, MAX_CONTEXT = 96, MAX_SPANS = 16, MAX_LANES = 3, MAX_DEPTH = 4 };
 
 static uint32_t rnd(uint32_t *state, uint32_t below)
 {
@@ -35,16 +36,33 @@ static void mock_logits(const int32_t *tokens, int32_t n, float *row)
 
 struct job; /* what the test knows of a request */
 
+/* A sequence's part in a tick, as it was posted. */
+struct part {
+    int32_t pos0, end, pages[MAX_CONTEXT], tokens[MAX_CONTEXT];
+    bool out;
+};
+
+struct posted {
+    struct part part[MAX_SPANS];
+    int32_t n;
+    float *logits;
+};
+
+struct mock_lane {
+    int32_t *kv[2]; /* [n_pages, page_tokens] of each stage */
+    struct posted flight[MAX_DEPTH];
+    uint64_t n_posted, n_done, n_waited; /* done: by the second stage */
+};
+
 struct mock {
     struct backend backend;
     struct engine *en;
     struct engine_options opt;
-    int32_t *kv; /* [n_pages, page_tokens] */
-    float *logits;
-    int64_t n_ticks, n_rows, fail_at; /* fail_at: the tick that loses a rank; -1: none */
+    struct mock_lane lanes[MAX_LANES];
+    int64_t n_ticks, n_waits, n_rows, fail_at; /* fail_at: the tick that loses a rank; -1: none */
     struct job *jobs;
-    int32_t n_jobs;
-    int32_t oldest; /* the job that was so after the last tick */
+    int32_t n_jobs, n_settled; /* settled: the first ones, which have ended and been looked at */
+    int32_t oldest;            /* the job that was so after the last tick */
     uint32_t seed;
     int chaos; /* out of 100: how often a callback stops, drops or adds something */
 };
@@ -60,8 +78,10 @@ struct job {
     int32_t n_prompt, n_want, n_got;
     enum finish want_finish;
     enum fate fate;
-    int32_t tick_rows; /* of the last tick that computed it */
+    int lane; /* -1: no tick yet */
     int64_t last_tick;
+    uint64_t last_posted; /* the same, counted in its lane */
+    int32_t last_end;     /* where its part of that tick ended */
     int32_t n_preempted;
 };
 
@@ -97,15 +117,23 @@ static void foresee(struct job *j)
     sampler_free(s);
 }
 
-/* The first token of a prompt is the job's number. */
-static struct job *job_of(struct mock *m, const struct span *s)
+static int32_t *kv_at(const struct mock *m, int32_t *kv, const int32_t *pages, int32_t pos)
 {
-    int32_t i = m->kv[s->pages[0] * m->backend.page_tokens];
+    int32_t n = m->backend.page_tokens;
+    return &kv[pages[pos / n] * n + pos % n];
+}
+
+/* The first token of a prompt is the job's number. */
+static struct job *job_of(struct mock *m, int lane, const struct span *s)
+{
+    int32_t i = *kv_at(m, m->lanes[lane].kv[0], s->pages, 0);
     assert_in_range(i, 0, m->n_jobs - 1);
     return &m->jobs[i];
 }
 
-static void check_span(struct mock *m, const struct batch *b, const struct span *s, uint8_t *page_used)
+/* The first stage writes what is new. */
+static void check_span(struct mock *m, int lane, const struct batch *b, const struct span *s,
+                       uint8_t *page_used)
 {
     const struct backend *k = &m->backend;
     assert_true(s->n > 0);
@@ -116,10 +144,8 @@ static void check_span(struct mock *m, const struct batch *b, const struct span 
         page_used[s->pages[i]] = 1;
     }
     for (int32_t i = 0; i < s->n; i++) {
-        int32_t pos = s->pos0 + i;
-        assert_int_equal(b->pos[s->first + i], pos);
-        m->kv[s->pages[pos / k->page_tokens] * k->page_tokens + pos % k->page_tokens] =
-            b->token[s->first + i];
+        assert_int_equal(b->pos[s->first + i], s->pos0 + i);
+        *kv_at(m, m->lanes[lane].kv[0], s->pages, s->pos0 + i) = b->token[s->first + i];
     }
 }
 
@@ -128,16 +154,28 @@ static bool is_prompt_work(const struct job *j, const struct span *s)
     return j->n_got == 0 || s->pos0 + s->n < j->n_prompt + j->n_got || s->n > 1;
 }
 
-/* First come, first served: prompts are worked on only if everyone older has a part in the tick, too. */
-static void check_order(struct mock *m, const struct batch *b)
+static bool is_in_flight(const struct mock *m, const struct job *j)
+{
+    return j->last_posted > m->lanes[j->lane].n_waited;
+}
+
+/* First come, first served: prompts are worked on only if everyone older has a part in the tick, too, or in
+ * one in flight. */
+static void check_order(struct mock *m, int lane, const struct batch *b)
 {
     int32_t last_decode = -1, last_prompt = -1;
     for (int32_t i = 0; i < b->n_spans; i++) {
-        struct job *j = job_of(m, &b->spans[i]);
+        struct job *j = job_of(m, lane, &b->spans[i]);
         int32_t number = (int32_t)(j - m->jobs);
         assert_int_equal(j->fate, FATE_LEFT);
-        assert_true(j->last_tick != m->n_ticks); /* one span a tick */
+        assert_true(j->lane < 0 || j->lane == lane);
+        assert_true(j->last_tick != m->n_ticks);   /* one span a tick */
+        if (j->lane == lane && is_in_flight(m, j)) /* nobody makes way in mid-flight */
+            assert_int_equal(b->spans[i].pos0, j->last_end);
+        j->lane = lane;
+        j->last_end = b->spans[i].pos0 + b->spans[i].n;
         j->last_tick = m->n_ticks;
+        j->last_posted = m->lanes[lane].n_posted + 1;
         if (!is_prompt_work(j, &b->spans[i])) {
             assert_true(number > last_decode && last_prompt < 0); /* before all prompts */
             last_decode = number;
@@ -147,48 +185,102 @@ static void check_order(struct mock *m, const struct batch *b)
         assert_true(number > last_prompt);
         last_prompt = number;
     }
-    for (int32_t i = 0; i < last_prompt; i++)
-        if (m->jobs[i].fate == FATE_LEFT)
-            assert_int_equal(m->jobs[i].last_tick, m->n_ticks);
+    for (int32_t i = 0; i < last_prompt; i++) {
+        const struct job *j = &m->jobs[i];
+        if (j->fate == FATE_LEFT && (j->lane == lane || (j->lane < 0 && m->backend.lanes <= 1)))
+            assert_true(j->last_tick == m->n_ticks || is_in_flight(m, j));
+    }
 }
 
-static int mock_tick(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+/* What the second stage needs of a batch, whose memory is the engine's. */
+static void keep(struct mock *m, int lane, const struct batch *b)
+{
+    struct mock_lane *l = &m->lanes[lane];
+    struct posted *f = &l->flight[l->n_posted++ % MAX_DEPTH];
+    int32_t out = 0;
+    f->n = b->n_spans;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        const struct span *s = &b->spans[i];
+        const struct job *j = job_of(m, lane, s);
+        struct part *p = &f->part[i];
+        p->pos0 = s->pos0;
+        p->end = s->pos0 + s->n;
+        memcpy(p->pages, s->pages, sizeof(int32_t) * (size_t)s->n_pages);
+        for (int32_t k = 0; k < p->end; k++)
+            p->tokens[k] = *kv_at(m, l->kv[0], p->pages, k);
+        assert_memory_equal(p->tokens, j->tokens, sizeof(int32_t) * (size_t)p->end);
+        p->out = p->end == j->n_prompt + j->n_got; /* else more of it is to come: its logits are not wanted */
+        if (p->out)
+            assert_int_equal(b->out_row[out++], s->first + s->n - 1);
+    }
+    assert_int_equal(out, b->n_out);
+}
+
+/* The second stage does its oldest tick. */
+static void finish_one(struct mock *m, struct mock_lane *l)
+{
+    struct posted *f = &l->flight[l->n_done++ % MAX_DEPTH];
+    int32_t tokens[MAX_CONTEXT], out = 0;
+    for (int32_t i = 0; i < f->n; i++) {
+        const struct part *p = &f->part[i];
+        for (int32_t k = p->pos0; k < p->end; k++)
+            *kv_at(m, l->kv[1], p->pages, k) = p->tokens[k];
+        for (int32_t k = 0; k < p->end; k++)
+            tokens[k] = *kv_at(m, l->kv[1], p->pages, k);
+        assert_memory_equal(tokens, p->tokens, sizeof(int32_t) * (size_t)p->end);
+        if (p->out)
+            mock_logits(tokens, p->end, f->logits + (size_t)out++ * VOCAB);
+    }
+}
+
+static int mock_post(void *ctx, int lane, const struct batch *b, struct err *e)
 {
     struct mock *m = ctx;
     const struct backend *k = &m->backend;
+    struct mock_lane *l = &m->lanes[lane];
+    int32_t depth = MAX(k->depth, 1), share = (m->opt.max_batch + depth - 1) / depth, rows = 0;
     uint8_t *page_used;
-    int32_t rows = 0, out = 0, tokens[MAX_CONTEXT];
     m->n_ticks++;
-    if (m->n_ticks == m->fail_at)
-        return err_set(e, ERR_RANK_LOST, "rank 1 is gone");
-    assert_in_range(b->n_tokens, 1, k->max_tokens);
-    assert_in_range(b->n_spans, 1, MIN(k->max_spans, m->opt.max_batch));
+    assert_in_range(l->n_posted - l->n_waited, 0, depth - 1);
+    assert_in_range(b->n_tokens, k->together ? 0 : 1, k->max_tokens);
+    assert_in_range(b->n_spans, k->together ? 0 : 1, MIN(k->max_spans, share));
     assert_in_range(b->n_out, 0, k->max_out);
     XNEW_N(page_used, (size_t)k->n_pages);
     for (int32_t i = 0; i < b->n_spans; i++) {
         assert_int_equal(b->spans[i].first, rows);
-        check_span(m, b, &b->spans[i], page_used);
+        check_span(m, lane, b, &b->spans[i], page_used);
         rows += b->spans[i].n;
     }
     assert_int_equal(rows, b->n_tokens);
     m->n_rows += rows;
-    check_order(m, b);
-    for (int32_t i = 0; i < b->n_spans; i++) {
-        const struct span *s = &b->spans[i];
-        struct job *j = job_of(m, s);
-        int32_t n = s->pos0 + s->n;
-        for (int32_t p = 0; p < n; p++)
-            tokens[p] = m->kv[s->pages[p / k->page_tokens] * k->page_tokens + p % k->page_tokens];
-        assert_memory_equal(tokens, j->tokens, sizeof(int32_t) * (size_t)n);
-        if (n < j->n_prompt + j->n_got)
-            continue; /* more of it to come: its logits are not wanted */
-        assert_int_equal(b->out_row[out], s->first + s->n - 1);
-        mock_logits(tokens, n, m->logits + (size_t)out++ * VOCAB);
-    }
-    assert_int_equal(out, b->n_out);
+    check_order(m, lane, b);
+    keep(m, lane, b);
+    while (l->n_done < l->n_posted && rnd(&m->seed, 3) == 0)
+        finish_one(m, l);
     xfree(page_used);
-    *ret_logits = m->logits;
     return 0;
+}
+
+static int mock_wait(void *ctx, int lane, const float **ret_logits, struct err *e)
+{
+    struct mock *m = ctx;
+    struct mock_lane *l = &m->lanes[lane];
+    for (int i = 0; m->backend.together && i < m->backend.lanes; i++) /* all, or none */
+        assert_int_equal(m->lanes[i].n_posted, m->lanes[0].n_posted);
+    m->n_waits++;
+    if (m->n_waits == m->fail_at)
+        return err_set(e, ERR_RANK_LOST, "rank 1 is gone");
+    assert_true(l->n_waited < l->n_posted);
+    if (l->n_done == l->n_waited)
+        finish_one(m, l);
+    *ret_logits = l->flight[l->n_waited++ % MAX_DEPTH].logits;
+    return 0;
+}
+
+static int mock_tick(void *ctx, const struct batch *b, const float **ret_logits, struct err *e)
+{
+    int rc = mock_post(ctx, 0, b, e);
+    return rc ? rc : mock_wait(ctx, 0, ret_logits, e);
 }
 
 /* --- driving it --- */
@@ -197,15 +289,24 @@ static void mock_init(struct mock *m, struct backend b, struct engine_options o)
 {
     struct err e;
     memset(m, 0, sizeof(*m));
-    b.tick = mock_tick;
+    if (b.lanes) {
+        b.post = mock_post;
+        b.wait = mock_wait;
+    } else {
+        b.tick = mock_tick;
+    }
     b.ctx = m;
     b.n_vocab = VOCAB;
     m->backend = b;
     m->opt = o;
     m->fail_at = -1;
     m->oldest = -1;
-    XNEW_N(m->kv, (size_t)(b.n_pages * b.page_tokens));
-    XNEW_N(m->logits, (size_t)b.max_out * VOCAB);
+    for (int l = 0; l < MAX(b.lanes, 1); l++) {
+        for (int i = 0; i < 2; i++)
+            XNEW_N(m->lanes[l].kv[i], (size_t)(b.n_pages * b.page_tokens));
+        for (int i = 0; i < MAX_DEPTH; i++)
+            XNEW_N(m->lanes[l].flight[i].logits, (size_t)b.max_out * VOCAB);
+    }
     XNEW_N(m->jobs, MAX_REQUESTS);
     assert_int_equal(engine_new_on(&b, &o, &m->en, &e), 0);
 }
@@ -213,8 +314,12 @@ static void mock_init(struct mock *m, struct backend b, struct engine_options o)
 static void mock_release(struct mock *m)
 {
     engine_free(m->en);
-    xfree(m->kv);
-    xfree(m->logits);
+    for (int l = 0; l < MAX_LANES; l++) {
+        for (int i = 0; i < 2; i++)
+            xfree(m->lanes[l].kv[i]);
+        for (int i = 0; i < MAX_DEPTH; i++)
+            xfree(m->lanes[l].flight[i].logits);
+    }
     xfree(m->jobs);
 }
 
@@ -261,6 +366,7 @@ static struct job *add(struct mock *m, int32_t n_prompt, struct request_params p
         return NULL;
     struct job *j = &m->jobs[m->n_jobs];
     j->mock = m;
+    j->lane = -1;
     j->params = p;
     j->n_prompt = n_prompt;
     j->tokens[0] = m->n_jobs++;
@@ -335,7 +441,7 @@ static void on_token(void *ctx, struct request *r, int32_t token)
 static int32_t count_left(const struct mock *m)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->n_jobs; i++)
+    for (int32_t i = m->n_settled; i < m->n_jobs; i++)
         n += m->jobs[i].fate == FATE_LEFT;
     return n;
 }
@@ -344,9 +450,12 @@ static int32_t count_left(const struct mock *m)
 static void look_at_all(struct mock *m)
 {
     int32_t oldest = -1;
-    for (int32_t i = 0; i < m->n_jobs; i++) {
+    bool settled = true;
+    for (int32_t i = m->n_settled; i < m->n_jobs; i++) {
         struct job *j = &m->jobs[i];
         struct request_view v;
+        settled = settled && j->fate != FATE_LEFT;
+        m->n_settled += settled;
         if (!j->r)
             continue;
         request_look(j->r, &v);
@@ -382,12 +491,24 @@ static void run_to_end(struct mock *m)
             left = 1;
         }
     }
+    m->n_settled = 0; /* all once more: what has ended stayed as it was */
+    look_at_all(m);
     for (int32_t i = 0; i < m->n_jobs; i++)
         if (m->jobs[i].r && m->jobs[i].want_finish != FINISH_STOP)
             assert_int_equal(m->jobs[i].n_got, m->jobs[i].n_want);
 }
 
-static void episode(uint32_t seed)
+/* Ticks whose requests are all gone may still be in flight. */
+static void drain(struct mock *m)
+{
+    struct err e = {0};
+    int32_t left;
+    while (m->n_waits < m->n_ticks)
+        assert_int_equal(engine_step(m->en, &left, &e), 0);
+}
+
+/* Where `overlap` is set ticks do, in one lane or several. */
+static void episode(uint32_t seed, bool overlap)
 {
     struct mock m;
     uint32_t s = seed * 7919;
@@ -396,6 +517,11 @@ static void episode(uint32_t seed)
                         .max_tokens = max_batch + (int32_t)rnd(&s, 40),
                         .max_out = max_batch + (int32_t)rnd(&s, 3),
                         .max_spans = max_batch + (int32_t)rnd(&s, 3)};
+    if (overlap) {
+        b.lanes = 1 + (int)rnd(&s, MAX_LANES);
+        b.depth = 1 + (int)rnd(&s, MAX_DEPTH);
+        b.together = rnd(&s, 2);
+    }
     struct engine_options o = {.max_batch = max_batch,
                                .max_context = 2 + (int32_t)rnd(&s, MAX_CONTEXT - 1),
                                .prefill_chunk = 1 + (int32_t)rnd(&s, 30),
@@ -408,9 +534,10 @@ static void episode(uint32_t seed)
     for (int32_t n = 1 + (int32_t)rnd(&m.seed, 25); n > 0; n--)
         add_random(&m);
     run_to_end(&m);
+    drain(&m);
     /* all pages came back: a prompt that takes the whole pool runs */
     int32_t all = MIN(b.n_pages * b.page_tokens, o.max_context - 1);
-    if (m.n_jobs < MAX_REQUESTS) {
+    for (int l = 0; l < MAX(b.lanes, 1) && m.n_jobs < MAX_REQUESTS; l++) {
         m.chaos = 0;
         add(&m, all, (struct request_params){.sampling = SAMPLING_INIT, .max_new_tokens = 1}, on_token);
         run_to_end(&m);
@@ -424,8 +551,14 @@ static void episode(uint32_t seed)
 
 static void test_episodes(void **state)
 {
-    for (uint32_t seed = 1; seed <= 600; seed++)
-        episode(seed);
+    for (uint32_t seed = 1; seed <= 400; seed++)
+        episode(seed, false);
+}
+
+static void test_overlapping_episodes(void **state)
+{
+    for (uint32_t seed = 1; seed <= 200; seed++)
+        episode(seed, true);
 }
 
 /* --- single matters --- */
@@ -485,6 +618,53 @@ static void test_chunks_by_hand(void **state)
     assert_int_equal(s.preemptions, 0);
     assert_true(s.decode_s > 0);
     mock_release(&m);
+}
+
+/* A prompt's chunks follow each other without waiting for the ends of ticks; its token then comes from the
+ * last. */
+static void test_chunks_overlap(void **state)
+{
+    struct mock m;
+    struct engine_stats s;
+    struct backend b = roomy;
+    b.lanes = 1;
+    b.depth = b.stages = 3;
+    mock_init(&m, b, plain);
+    struct job *a = add(&m, 20, wants(2), on_token);
+    step(&m, 1);
+    assert_int_equal(m.n_ticks, 3); /* 8, 8, 4 */
+    step(&m, 1);
+    step(&m, 1);
+    assert_int_equal(m.n_ticks, 3);
+    assert_int_equal(look(a).n_output, 1);
+    step(&m, 0);
+    engine_stats(m.en, &s);
+    assert_true(s.flying_s >= 0.99 * (s.prefill_s + s.decode_s) &&
+                s.flying_s <= 3 * (s.prefill_s + s.decode_s));
+    assert_int_equal(s.prefill_tokens, 20);
+    assert_int_equal(s.decode_tokens, 1);
+    mock_release(&m);
+}
+
+/* Few requests are shared out over the ticks in flight, and over the replicas. */
+static void test_shares(void **state)
+{
+    struct mock m;
+    struct backend b = roomy;
+    struct engine_options o = plain;
+    o.max_batch = 8;
+    b.depth = 2;
+    for (b.lanes = 1; b.lanes <= 2; b.lanes++) {
+        mock_init(&m, b, o);
+        for (int i = 0; i < 4; i++)
+            add(&m, 2, wants(4), on_token);
+        step(&m, 4);
+        for (int l = 0; l < b.lanes; l++)
+            for (int i = 0; i < 2; i++)
+                assert_int_equal(m.lanes[l].flight[i].n, 2 / b.lanes);
+        run_to_end(&m);
+        mock_release(&m);
+    }
 }
 
 /* No more than max_batch at once; the next one comes in as soon as one ends. */
@@ -712,7 +892,7 @@ static int nan_tick(void *ctx, const struct batch *b, const float **ret_logits, 
     struct mock *m = ctx;
     int rc = mock_tick(ctx, b, ret_logits, e);
     for (int32_t i = 0; i < VOCAB && m->n_ticks == 2; i++)
-        m->logits[i] = NAN;
+        ((float *)*ret_logits)[i] = NAN;
     return rc;
 }
 
@@ -745,12 +925,21 @@ static void test_finish_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finish_names),   cmocka_unit_test(test_chunks_by_hand),
-        cmocka_unit_test(test_max_batch),      cmocka_unit_test(test_preemption_by_hand),
-        cmocka_unit_test(test_page_left_free), cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_limits),         cmocka_unit_test(test_long_output),
-        cmocka_unit_test(test_errors),         cmocka_unit_test(test_rank_lost),
-        cmocka_unit_test(test_nothing_finite), cmocka_unit_test(test_episodes),
+        cmocka_unit_test(test_finish_names),
+        cmocka_unit_test(test_chunks_by_hand),
+        cmocka_unit_test(test_max_batch),
+        cmocka_unit_test(test_preemption_by_hand),
+        cmocka_unit_test(test_page_left_free),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_output),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_rank_lost),
+        cmocka_unit_test(test_nothing_finite),
+        cmocka_unit_test(test_episodes),
+        cmocka_unit_test(test_overlapping_episodes),
+        cmocka_unit_test(test_chunks_overlap),
+        cmocka_unit_test(test_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,15 @@ static void test_bad_slices(void **state)
 /* -- folders ----------------------------------------------------------------------------------------------
  */
 
+static int64_t config_int(const struct checkpoint *c, const char *key)
+{
+    return json_integer_value(json_object_get(checkpoint_config(c), key));
+}
+static const char *config_string(const struct checkpoint *c, const char *key)
+{
+    return json_string_value(json_object_get(checkpoint_config(c), key));
+}
+
 static void test_one_file(void **state)
 {
     struct warnings w = WARNINGS;
@@ -212,7 +221,7 @@ static void test_one_file(void **state)
     assert_int_equal(w.n, 0);
     assert_string_equal(checkpoint_path(c), GOLDEN("one_file"));
     assert_null(checkpoint_gguf(c));
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "hidden_size")), 16);
+    assert_int_equal(config_int(c, "hidden_size"), 16);
     assert_int_equal(json_array_size(json_object_get(checkpoint_generation_config(c), "eos_token_id")), 2);
     assert_int_equal(checkpoint_n_tensors(c), 10);
     assert_int_equal(checkpoint_n_bytes(c), 240 + 120 + 120 + 48 + 48 + 60 + 60 + 4 + 0 + 2);
@@ -225,7 +234,7 @@ static void test_one_file(void **state)
 
     c = open_ok(GOLDEN("one_file/model.safetensors"), &w.sink); /* by the file's own path */
     assert_int_equal(checkpoint_n_tensors(c), 10);
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "vocab_size")), 8);
+    assert_int_equal(config_int(c, "vocab_size"), 8);
     checkpoint_close(c);
     assert_int_equal(w.n, 0);
     buf_release(&w.text);
@@ -530,7 +539,7 @@ static void test_gguf_vocabulary_from_tokens(void **state)
     put_str(&s.keys, "b");
     put_str(&s.keys, "c");
     struct checkpoint *c = spec_ok(s);
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "vocab_size")), 3);
+    assert_int_equal(config_int(c, "vocab_size"), 3);
     checkpoint_close(c);
 }
 
@@ -631,11 +640,6 @@ static void test_gguf_rope(void **state)
     spec_bad(s, ERR_FORMAT, WORDS("rope.freq_base (-1)", "positive"));
 }
 
-static const char *type_of(const struct checkpoint *c)
-{
-    return json_string_value(json_object_get(checkpoint_config(c), "model_type"));
-}
-
 static struct gguf_spec deepseek_v2(uint32_t key_length, uint32_t value_length)
 {
     struct gguf_spec s = minimal("deepseek2");
@@ -660,7 +664,7 @@ static void test_gguf_architectures(void **state)
                  {"qwen3", "qwen3", "Qwen3ForCausalLM"}};
     for (size_t i = 0; i < ARRAY_LEN(dense); i++) {
         struct checkpoint *c = spec_ok(minimal(dense[i].arch));
-        assert_string_equal(type_of(c), dense[i].model_type);
+        assert_string_equal(config_string(c, "model_type"), dense[i].model_type);
         const json_t *a = json_object_get(checkpoint_config(c), "architectures");
         assert_string_equal(json_string_value(json_array_get(a, 0)), dense[i].architecture);
         checkpoint_close(c);
@@ -668,7 +672,8 @@ static void test_gguf_architectures(void **state)
     struct gguf_spec s = minimal("llama");
     key_u32(&s, "llama.expert_count", 8);
     struct checkpoint *c = spec_ok(s);
-    assert_string_equal(type_of(c), "mixtral"); /* which yoke does not know, and will say so */
+    assert_string_equal(config_string(c, "model_type"),
+                        "mixtral"); /* which yoke does not know, and will say so */
     checkpoint_close(c);
 
     s = minimal("qwen3moe");
@@ -680,9 +685,9 @@ static void test_gguf_architectures(void **state)
     key_u32(&s, "qwen3moe.expert_used_count", 8);
     key_u32(&s, "qwen3moe.expert_feed_forward_length", 48);
     c = spec_ok(s);
-    assert_string_equal(type_of(c), "qwen3_moe");
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "num_experts")), 128);
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "moe_intermediate_size")), 48);
+    assert_string_equal(config_string(c, "model_type"), "qwen3_moe");
+    assert_int_equal(config_int(c, "num_experts"), 128);
+    assert_int_equal(config_int(c, "moe_intermediate_size"), 48);
     assert_true(json_is_true(json_object_get(checkpoint_config(c), "norm_topk_prob")));
     checkpoint_close(c);
 
@@ -716,16 +721,15 @@ static void test_gguf_architectures(void **state)
     /* V2, an older file, without compressed lengths */
     s = deepseek_v2(24, 16);
     c = spec_ok(s);
-    assert_string_equal(type_of(c), "deepseek_v2");
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "qk_nope_head_dim")), 16);
-    assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "v_head_dim")), 16);
-    assert_string_equal(json_string_value(json_object_get(checkpoint_config(c), "topk_method")), "greedy");
+    assert_string_equal(config_string(c, "model_type"), "deepseek_v2");
+    assert_int_equal(config_int(c, "qk_nope_head_dim"), 16);
+    assert_int_equal(config_int(c, "v_head_dim"), 16);
+    assert_string_equal(config_string(c, "topk_method"), "greedy");
     checkpoint_close(c);
     s = deepseek_v2(24, 16);
     key_u32(&s, "deepseek2.expert_group_count", 8);
     c = spec_ok(s);
-    assert_string_equal(json_string_value(json_object_get(checkpoint_config(c), "topk_method")),
-                        "group_limited_greedy");
+    assert_string_equal(config_string(c, "topk_method"), "group_limited_greedy");
     checkpoint_close(c);
     s = deepseek_v2(24, 16);
     key_u32(&s, "deepseek2.expert_weights_norm", 1);
@@ -897,8 +901,8 @@ static void test_gguf_split(void **state)
         struct checkpoint *c = open_ok(
             part == 1 ? GOLDEN("split-00001-of-00002.gguf") : GOLDEN("split-00002-of-00002.gguf"), NULL);
         assert_int_equal(checkpoint_n_tensors(c), 3);
-        assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "num_hidden_layers")), 2);
-        assert_int_equal(json_integer_value(json_object_get(checkpoint_config(c), "vocab_size")), 4);
+        assert_int_equal(config_int(c, "num_hidden_layers"), 2);
+        assert_int_equal(config_int(c, "vocab_size"), 4);
         const struct tensor *t = checkpoint_find(c, "model.norm.weight");
         assert_string_equal(checkpoint_file_name(c, t->file), "split-00002-of-00002.gguf");
         assert_int_equal(checkpoint_read(c, t, 0, 1, 0, 32, x, &e), 0);

@@ -74,6 +74,8 @@ static void test_bad_json(void **state)
         {"{" MODEL("") ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"prepend_scheme\":\"often\"}}",
          "prepend_scheme \"often\" is unknown; known are always, first and never"},
         {"{" MODEL("") ",\"pre_tokenizer\":{\"type\":\"Sequence\"}}", "\"pretokenizers\" should be an array"},
+        {"{" MODEL("") ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":[null]}}",
+         "here: post_processor: processors[0] is null"},
         {"{" MODEL("") ",\"post_processor\":{\"type\":\"Wrap\"}}",
          "here: post_processor: post_processor \"Wrap\" is not supported; supported are TemplateProcessing"},
         {"{" MODEL(
