@@ -185,7 +185,7 @@ static void test_splits(void **state)
     static const struct {
         int tp, pp, dp, ep, threads;
     } ways[] = {{2, 1, 1, 1, 1}, {2, 1, 1, 2, 2}, {4, 1, 1, 2, 1}, {1, 2, 1, 1, 2},
-                {2, 1, 2, 4, 1}, {1, 1, 2, 1, 2}, {1, 1, 4, 4, 1}};
+                {2, 1, 2, 4, 1}, {1, 1, 2, 1, 2}, {1, 1, 4, 4, 1}, {1, 1, 4, 2, 2}};
     for (size_t i = 0; i < 2; i++)
         for (size_t k = 0; k < ARRAY_LEN(ways); k++)
             check_way(subjects[i].path, subjects[i].path,
