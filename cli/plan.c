@@ -164,6 +164,44 @@ static int64_t max_context(const struct session *x)
     return asked && asked < x->hparams.max_position ? asked : x->hparams.max_position;
 }
 
+/* How much of a rank's experts is in memory, and what its weights take then. */
+static struct plan_cache held(const struct planner *p, const struct plan *q)
+{
+    struct plan_cache c;
+    uint64_t size = p->x->settings->expert_cache;
+    plan_cache(q, size ? size : UINT64_MAX, &c);
+    return c;
+}
+
+static size_t resident(const struct planner *p, const struct plan *q)
+{
+    return held(p, q).weight_bytes;
+}
+
+/* Ranks of one kind as one line. */
+static void print_cache(const struct planner *p)
+{
+    char cache[32], record[32];
+    printf("\nexpert cache of %s a rank:\n",
+           size_text((double)p->x->settings->expert_cache, cache, sizeof(cache)));
+    for (int first = 0, r = 1; r <= p->n_ranks; r++) {
+        struct plan_cache a = held(p, p->ranks[first]), b = held(p, p->ranks[MIN(r, p->n_ranks - 1)]);
+        if (r < p->n_ranks && a.records == b.records && a.slots == b.slots && a.slot_bytes == b.slot_bytes)
+            continue;
+        printf(first == r - 1 ? "  rank %d: " : "  ranks %d to %d, each: ", first, r - 1);
+        if (!a.records)
+            printf("no experts\n");
+        else if (a.slots == a.records)
+            printf("all %d experts (of all layers) are in memory\n", a.records);
+        else
+            printf("%d of %d experts (of all layers; %.0f%%) are in memory, the others are read from disk, "
+                   "%s each\n",
+                   a.slots, a.records, 100.0 * a.slots / a.records,
+                   size_text((double)a.slot_bytes, record, sizeof(record)));
+        first = r;
+    }
+}
+
 static void print_ranks(const struct planner *p)
 {
     int64_t context = max_context(p->x);
@@ -173,10 +211,13 @@ static void print_ranks(const struct planner *p)
         const struct plan *q = p->ranks[r];
         double kv = (double)plan_kv_token_bytes(q), full = kv * (double)context;
         char kv_text[32];
-        printf("%-6d %10.3f GiB %16s %18.3f GiB %8.3f GiB %10.3f GiB\n", r, gib((double)q->weight_bytes),
+        double weights = (double)resident(p, q);
+        printf("%-6d %10.3f GiB %16s %18.3f GiB %8.3f GiB %10.3f GiB\n", r, gib(weights),
                size_text(kv, kv_text, sizeof(kv_text)), gib(full), gib((double)q->work_bytes),
-               gib((double)q->weight_bytes + full + (double)q->work_bytes));
+               gib(weights + full + (double)q->work_bytes));
     }
+    if (p->x->settings->expert_cache)
+        print_cache(p);
 }
 
 /* Tokens of KV that fit beside weights and work on the fullest rank. */
@@ -185,11 +226,20 @@ static int64_t tokens_that_fit(const struct planner *p, uint64_t memory)
     int64_t least = INT64_MAX;
     for (int r = 0; r < p->n_ranks; r++) {
         const struct plan *q = p->ranks[r];
-        uint64_t fixed = q->weight_bytes + q->work_bytes;
+        uint64_t fixed = resident(p, q) + q->work_bytes;
         int64_t pages = memory > fixed ? (int64_t)((memory - fixed) / q->kv_page_bytes) : 0;
         least = MIN(least, pages * q->opt.page_tokens);
     }
     return least;
+}
+
+/* The cache holds a layer's experts of every rank. */
+static bool cache_fits(const struct planner *p)
+{
+    bool fits = true;
+    for (int r = 0; r < p->n_ranks; r++)
+        fits &= held(p, p->ranks[r]).slots >= held(p, p->ranks[r]).least;
+    return fits;
 }
 
 /* The smallest degree at which at least one full context fits; 0 if none does. */
@@ -199,7 +249,7 @@ static int smallest_degree(const struct planner *p, uint64_t memory)
     for (int tp = 1; tp <= PLAN_MAX_RANKS; tp++) {
         struct planner q = {.x = p->x, .opt = p->opt};
         int rc = make_plans(&q, tp, &e);
-        bool fits = !rc && tokens_that_fit(&q, memory) >= max_context(p->x);
+        bool fits = !rc && cache_fits(&q) && tokens_that_fit(&q, memory) >= max_context(p->x);
         free_plans(&q);
         if (fits)
             return tp;
@@ -259,6 +309,13 @@ static json_t *layer_json(const struct plan *p, int layer)
     return json_pack("{s:i, s:o, s:o}", "layer", layer, "tensors", tensors, "collectives", collectives);
 }
 
+static json_t *cache_json(const struct planner *p, const struct plan *q)
+{
+    struct plan_cache c = held(p, q);
+    return json_pack("{s:i, s:i, s:I, s:I}", "experts", c.records, "held", c.slots, "bytes",
+                     (json_int_t)c.bytes, "expert_bytes", (json_int_t)c.slot_bytes);
+}
+
 static void print_json(const struct planner *p)
 {
     const struct session *x = p->x;
@@ -268,11 +325,14 @@ static void print_json(const struct planner *p)
         json_t *layers = json_array();
         for (int l = -1; l < x->hparams.layers; l++)
             json_array_append_new(layers, layer_json(q, l));
-        json_array_append_new(ranks, json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "rank", r, "weight_bytes",
-                                               (json_int_t)q->weight_bytes, "kv_bytes_per_token",
-                                               (json_int_t)plan_kv_token_bytes(q), "kv_bytes_at_max_length",
-                                               (json_int_t)plan_kv_token_bytes(q) * max_context(x),
-                                               "work_bytes", (json_int_t)q->work_bytes, "layers", layers));
+        json_t *rank =
+            json_pack("{s:i, s:I, s:I, s:I, s:I, s:o}", "rank", r, "weight_bytes", (json_int_t)resident(p, q),
+                      "kv_bytes_per_token", (json_int_t)plan_kv_token_bytes(q), "kv_bytes_at_max_length",
+                      (json_int_t)plan_kv_token_bytes(q) * max_context(x), "work_bytes",
+                      (json_int_t)q->work_bytes, "layers", layers);
+        if (x->settings->expert_cache)
+            json_object_set_new(rank, "expert_cache", cache_json(p, q));
+        json_array_append_new(ranks, rank);
     }
     json_t *o = json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:I, s:b, s:s, s:s, s:o}", "model",
                           x->settings->weights, "tp", p->tp, "pp", p->pp, "dp", p->opt.dp, "ep", p->opt.ep,
@@ -318,10 +378,31 @@ static void print_text(const struct planner *p)
     print_layers(p, h->layers);
 }
 
+/* Every replica's ranks, as experts may be spread over them. */
+static int check_cache(const struct planner *p, int tp, struct err *e)
+{
+    struct session_cache cache = {0};
+    int rc = 0;
+    for (int lane = 0; lane < MAX(p->opt.dp, 1) && p->x->settings->expert_cache && !rc; lane++) {
+        struct planner q = {.x = p->x, .opt = p->opt};
+        q.opt.lane = lane;
+        rc = make_plans(&q, tp, e);
+        for (int r = 0; r < q.n_ranks && !rc; r++)
+            session_cache_add(&cache, q.ranks[r], p->x->settings->expert_cache);
+        free_plans(&q);
+    }
+    return rc ? rc : session_cache_check(&cache, p->x->settings, e);
+}
+
 int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
 {
     struct session x;
     struct planner p = {.x = &x};
+    if (s->advise && s->expert_cache)
+        return err_set(
+            e, ERR_USAGE,
+            "--auto does not weigh --expert-cache: what reading experts costs depends on which ones are "
+            "chosen; look at a split of your own with yoke plan --expert-cache");
     if (s->advise)
         return plan_advise(s, warn, e);
     int rc = session_open(s, 0, 1, 0, warn, &x, e);
@@ -340,6 +421,8 @@ int command_plan(struct settings *s, struct warn_sink *warn, struct err *e)
         rc = make_plans(&p, (int)s->tp, e);
         if (rc)
             err_prefix(e, "%s", s->weights);
+        else
+            rc = check_cache(&p, (int)s->tp, e);
     }
     if (!rc) {
         if (s->format == FORMAT_JSON)

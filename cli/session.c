@@ -1,5 +1,6 @@
 #include "cli/session.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -205,6 +206,88 @@ static uint64_t free_memory(void)
     return bytes;
 }
 
+void session_cache_add(struct session_cache *c, const struct plan *p, uint64_t bytes)
+{
+    struct plan_cache one;
+    plan_cache(p, bytes, &one);
+    c->experts += one.records;
+    if (one.slots < one.least && (uint64_t)one.least * one.slot_bytes > c->least_bytes) {
+        c->least_bytes = (uint64_t)one.least * one.slot_bytes;
+        c->least = one;
+    }
+}
+
+int session_cache_check(const struct session_cache *c, const struct settings *s, struct err *e)
+{
+    if (!s->expert_cache)
+        return 0;
+    if (!c->experts)
+        return err_set(e, ERR_USAGE, "--expert-cache: %s has no experts", s->weights);
+    if (!c->least_bytes)
+        return 0;
+    return err_set(
+        e, ERR_MEMORY,
+        "%s: --expert-cache of %.3f GiB holds %d experts of a rank, but a layer has %d of them on one "
+        "rank, and all may be wanted at once: the smallest size for this split is %llu (%.3f GiB); "
+        "with experts spread further (--ep, --tp) less is enough",
+        s->weights, (double)s->expert_cache / 0x1p30, c->least.slots, c->least.least,
+        (unsigned long long)c->least_bytes, (double)c->least_bytes / 0x1p30);
+}
+
+/* What the fullest rank needs. */
+struct needs {
+    uint64_t weights, work, page;
+};
+
+static int measure_rank(struct session *x, const struct team_options *o, int lane, int stage, int rank,
+                        struct needs *n, struct session_cache *cache, struct err *e)
+{
+    struct checkpoint_source source;
+    checkpoint_source_init(&source, x->checkpoint);
+    struct plan_options po = {.tp = o->tp,
+                              .rank = rank,
+                              .pp = o->pp,
+                              .stage = stage,
+                              .ep = o->ep,
+                              .dp = o->dp,
+                              .lane = lane,
+                              .source = &source.base,
+                              .quant = o->quant,
+                              .kv = o->kv,
+                              .max_tokens = o->max_tokens,
+                              .max_out = o->max_out,
+                              .page_tokens = o->page_tokens};
+    struct plan *p;
+    struct plan_cache c;
+    int rc = plan_make(x->graph, &po, &p, e);
+    if (rc)
+        return err_prefix(e, "%s", x->settings->weights);
+    plan_cache(p, o->expert_cache ? o->expert_cache : UINT64_MAX, &c);
+    session_cache_add(cache, p, o->expert_cache);
+    if (c.weight_bytes + p->work_bytes > n->weights + n->work) {
+        n->weights = c.weight_bytes;
+        n->work = p->work_bytes;
+    }
+    n->page = MAX(n->page, p->kv_page_bytes);
+    plan_free(p);
+    return 0;
+}
+
+/* The fullest stage decides, and its last rank: uneven shares leave the most for it (plan/split.c). A cache
+ * for experts must do for every rank. */
+static int measure(struct session *x, const struct team_options *o, struct needs *n, struct err *e)
+{
+    struct session_cache cache = {0};
+    bool each = o->expert_cache > 0;
+    int rc = 0;
+    *n = (struct needs){0};
+    for (int lane = each ? 0 : o->dp - 1; lane < o->dp; lane++)
+        for (int stage = 0; stage < o->pp; stage++)
+            for (int rank = each ? 0 : o->tp - 1; rank < o->tp && !rc; rank++)
+                rc = measure_rank(x, o, lane, stage, rank, n, &cache, e);
+    return rc ? rc : session_cache_check(&cache, x->settings, e);
+}
+
 /* The sizes left open. KV pages are address space until they are touched, so room for the whole context of
  * every sequence is asked for, as long as it could fit. */
 static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, struct team_options *o,
@@ -226,6 +309,8 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->reslice = s->auto_trans_ckpt;
     o->verify = s->verify;
     o->trace = s->trace != NULL;
+    o->expert_cache = s->expert_cache;
+    o->spill_dir = s->expert_cache_dir;
     x->max_context = s->seq_length ? (int32_t)s->seq_length : x->hparams.max_position;
     if (x->max_context > x->hparams.max_position) {
         warn_to(warn,
@@ -239,36 +324,11 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
     o->max_tokens = MAX((int32_t)s->prefill_chunk, x->max_batch);
     o->max_out = MAX(max_out, x->max_batch);
 
-    /* the fullest stage decides, and its last rank: uneven shares leave the most for it (plan/split.c) */
-    struct checkpoint_source source;
-    uint64_t fixed = 0, page = 0, weights = 0, work = 0;
-    checkpoint_source_init(&source, x->checkpoint);
-    for (int stage = 0; stage < o->pp; stage++) {
-        struct plan_options po = {.tp = o->tp,
-                                  .rank = o->tp - 1,
-                                  .pp = o->pp,
-                                  .stage = stage,
-                                  .ep = o->ep,
-                                  .dp = o->dp,
-                                  .lane = o->dp - 1,
-                                  .source = &source.base,
-                                  .quant = o->quant,
-                                  .kv = o->kv,
-                                  .max_tokens = o->max_tokens,
-                                  .max_out = o->max_out,
-                                  .page_tokens = o->page_tokens};
-        struct plan *p;
-        int rc = plan_make(x->graph, &po, &p, e);
-        if (rc)
-            return err_prefix(e, "%s", s->weights);
-        if (p->weight_bytes + p->work_bytes > fixed) {
-            weights = p->weight_bytes;
-            work = p->work_bytes;
-            fixed = weights + work;
-        }
-        page = MAX(page, p->kv_page_bytes);
-        plan_free(p);
-    }
+    struct needs n;
+    int rc = measure(x, o, &n, e);
+    if (rc)
+        return rc;
+    uint64_t fixed = n.weights + n.work, page = n.page;
     int64_t per_seq = (x->max_context + o->page_tokens - 1) / o->page_tokens;
     int64_t want =
         per_seq * ((x->max_batch + o->dp - 1) / o->dp); /* each replica has its share of the batch */
@@ -285,11 +345,14 @@ static int choose_sizes(struct session *x, int32_t batch_hint, int32_t max_out, 
         return err_set(e, ERR_MEMORY,
                        "%s: a rank needs %.2f GiB for weights, %.2f GiB for work and %.2f GiB for %lld KV "
                        "pages, but %.2f GiB may be "
-                       "used; split further (--tp, --pp%s), quantise (--quant w8a8 or w4), or give "
+                       "used; split further (--tp, --pp%s), quantise (--quant w8a8 or w4)%s, or give "
                        "--num-blocks, --seq-length or --memory",
-                       s->weights, (double)weights / 0x1p30, (double)work / 0x1p30,
+                       s->weights, (double)n.weights / 0x1p30, (double)n.work / 0x1p30,
                        (double)MAX(want, 1) * (double)page / 0x1p30, (long long)MAX(want, 1),
-                       (double)budget / 0x1p30, could_spread ? ", --ep: experts over all replicas" : "");
+                       (double)budget / 0x1p30, could_spread ? ", --ep: experts over all replicas" : "",
+                       x->graph->axis_n[AX_EXPERT] && !s->expert_cache
+                           ? ", keep some experts on disk (--expert-cache)"
+                           : "");
     o->n_pages = (int32_t)MIN(want, INT32_MAX);
     return 0;
 }
@@ -323,6 +386,7 @@ int session_open(struct settings *s, unsigned parts, int32_t batch_hint, int32_t
     rc = choose_sizes(x, batch_hint, max_out, &o, warn, e);
     if (rc)
         return rc;
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error with a name, not a signal */
     progress_begin(&bar, "loading", 0, PROGRESS_BYTES);
     if (comm_mpi_rank() == 0) {
         o.progress = show_loading;

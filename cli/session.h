@@ -46,5 +46,13 @@ int session_params(const struct session *x, const struct sampling_settings *p, i
                    struct request_params *ret, struct arena *mem, struct err *e);
 /* The number format of the KV cache: as asked, or f32 for a float32 checkpoint and f16 for all others. */
 enum kv_dtype session_kv_dtype(const struct settings *s, const struct checkpoint *c);
+/* Is --expert-cache large enough? Every rank's plan is added, then it is said. */
+struct session_cache {
+    int64_t experts;         /* of all ranks, layer by layer */
+    uint64_t least_bytes;    /* the smallest size that would do for all; 0: this one does */
+    struct plan_cache least; /* of the rank that needs so much */
+};
+void session_cache_add(struct session_cache *c, const struct plan *p, uint64_t bytes);
+int session_cache_check(const struct session_cache *c, const struct settings *s, struct err *e);
 
 #endif

@@ -140,7 +140,9 @@ struct settings {
     int quant, kv_dtype;
     bool verify; /* shard sets: compare the bytes with their sums */
     const char *compute_dtype, *params_dtype;
-    uint64_t memory; /* bytes; 0: what the machine has */
+    uint64_t memory;       /* bytes; 0: what the machine has */
+    uint64_t expert_cache; /* bytes of each rank; 0: all experts are in memory */
+    const char *expert_cache_dir;
     bool stats;
     const char *stats_json, *trace;
     struct {

@@ -123,6 +123,40 @@ static json_t *load_json(const struct load *l)
                      "imbalance_ranks", l->rank_imbalance);
 }
 
+/* --- experts on disk --- */
+
+static double hit_rate(const struct expert_cache_stats *c)
+{
+    uint64_t wanted = c->hits + c->misses;
+    return wanted ? (double)c->hits / (double)wanted : 1;
+}
+
+static void print_caches(const struct session *x, const struct rank_report *all, int n)
+{
+    for (int i = 0; i < n && x->settings->expert_cache; i++) {
+        const struct expert_cache_stats *c = &all[i].run.cache;
+        if (!c->records) {
+            fprintf(stderr, "expert cache    rank %d: all its experts are in memory\n", i);
+            continue;
+        }
+        fprintf(stderr,
+                "expert cache    rank %d: %d of %d experts in %.1f MiB (room for %d); %.1f%% of %llu wanted "
+                "were there; "
+                "%llu read, %.1f MiB; computing waited %.3f s for them\n",
+                i, c->held, c->records, mib(c->memory_bytes), c->slots, 100 * hit_rate(c),
+                (unsigned long long)(c->hits + c->misses), (unsigned long long)c->misses, mib(c->read_bytes),
+                (double)c->wait_ns * 1e-9);
+    }
+}
+
+static json_t *cache_json(const struct expert_cache_stats *c)
+{
+    return json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:f, s:I, s:f}", "experts", c->records, "slots",
+                     c->slots, "held", c->held, "memory_bytes", (json_int_t)c->memory_bytes, "hits",
+                     (json_int_t)c->hits, "misses", (json_int_t)c->misses, "hit_rate", hit_rate(c),
+                     "read_bytes", (json_int_t)c->read_bytes, "wait_s", (double)c->wait_ns * 1e-9);
+}
+
 /* --- the pipeline --- */
 
 /* In ticks, less what was spent waiting for the neighbouring stages. */
@@ -220,6 +254,7 @@ static void print_table(const struct session *x, const struct run_stats *s, cons
     }
     print_bubble(x, en, all, n);
     print_load(load, n);
+    print_caches(x, all, n);
     print_steps(&all[0]);
 }
 
@@ -235,11 +270,14 @@ static json_t *rank_json(const struct rank_report *r, const struct engine_stats 
     for (int k = 0; k < STEP_KINDS; k++)
         if (r->run.step_ns[k])
             json_object_set_new(steps, step_name(k), json_real((double)r->run.step_ns[k] * 1e-9));
-    return json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "where", r->where, "load_s",
-                     r->load_s, "weight_bytes", (json_int_t)r->run.weight_bytes, "kv_bytes",
-                     (json_int_t)r->run.kv_bytes, "work_bytes", (json_int_t)r->run.work_bytes, "expert_pairs",
-                     (json_int_t)r->run.pairs, "busy_s", busy_s(r), "bubble", bubble_of(r, en), "collectives",
-                     comm, "step_seconds", steps);
+    json_t *o = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o}", "where", r->where, "load_s",
+                          r->load_s, "weight_bytes", (json_int_t)r->run.weight_bytes, "kv_bytes",
+                          (json_int_t)r->run.kv_bytes, "work_bytes", (json_int_t)r->run.work_bytes,
+                          "expert_pairs", (json_int_t)r->run.pairs, "busy_s", busy_s(r), "bubble",
+                          bubble_of(r, en), "collectives", comm, "step_seconds", steps);
+    if (r->run.cache.records)
+        json_object_set_new(o, "expert_cache", cache_json(&r->run.cache));
+    return o;
 }
 
 static int write_json(const struct session *x, const struct run_stats *s, const struct engine_stats *en,

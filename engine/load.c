@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/mem.h"
+#include "engine/records.h"
 #include "engine/slices.h"
 #include "exec/pool.h"
 #include "formats/dequant.h"
@@ -313,15 +314,16 @@ static size_t row_bytes(const struct plan_weight *w)
 
 static void list_pieces(struct loader *lo)
 {
-    for (int i = lo->w->first; i < lo->w->first + lo->w->n; i++) {
+    for (int i = lo->w->part.first; i < lo->w->part.first + lo->w->part.n; i++) {
         const struct plan_weight *w = &lo->p->weights[i];
+        struct range here = weights_members(lo->w, i);
         size_t bytes = row_bytes(w);
         int32_t rows = range_n(w->row), step = rows;
-        lo->total += bytes * (size_t)rows * (size_t)range_n(w->stack);
+        lo->total += bytes * (size_t)rows * (size_t)range_n(here);
         bool whole = w->stacked && strstr(w->name, "_b_proj.*"); /* load_part */
         if (w->matrix && bytes && !whole)
             step = (int32_t)MIN((size_t)rows, ROUND_UP(MAX(PIECE_BYTES / bytes, (size_t)1), WMAT_PANEL));
-        for (int32_t k = 0; k < range_n(w->stack); k++)
+        for (int32_t k = here.begin; k < here.end; k++)
             for (int32_t at = 0; at < rows; at += step) {
                 XGROW(lo->pieces, lo->n_pieces, lo->cap_pieces);
                 lo->pieces[lo->n_pieces++] = (struct piece){i, k, at, MIN(step, rows - at)};
@@ -477,8 +479,9 @@ int load_into(const struct checkpoint *c, struct weights *w, const struct load_o
     struct loader lo = {.c = c, .p = w->plan, .w = w, .o = o};
     struct pool *pool = NULL;
     int rc = pool_new(o->threads, true, NULL, &pool, e);
+    bool all = w->part.n == w->plan->n_weights && w->part.experts.end;
     if (!rc && checkpoint_shardset(c))
-        rc = slices_open(checkpoint_shardset(c), w->plan, &lo.slices, e);
+        rc = slices_open(checkpoint_shardset(c), w->plan, all, &lo.slices, e);
     if (rc)
         goto done;
     XNEW_N(lo.errs, (size_t)o->threads);
@@ -515,23 +518,11 @@ static int another_split(const struct shardset *s, const struct plan *p, const s
                    shardset_path(s), i->tp, i->pp, i->ep, i->ranks, p->opt.tp, p->opt.pp, p->opt.ep, ranks);
 }
 
-int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
-                 struct weights **ret, struct err *e)
+static int pack_part(const struct checkpoint *c, const struct plan *p, const struct weights_part *part,
+                     const struct load_options *o, struct weights **ret, struct err *e)
 {
-    const struct shardset *s = checkpoint_shardset(c);
     struct weights *w;
-    struct err why;
-    int rc = 0;
-    if (s) {
-        bool fits = !slices_fit(s, p, &why);
-        if (!fits && !o->reslice)
-            return another_split(s, p, &why, e);
-        if (o->verify)
-            rc = shardset_verify(s, fits ? slices_rank(p) : -1, o->progress, o->progress_ctx, e);
-        if (rc || fits)
-            return rc ? rc : slices_map(s, p, ret, e);
-    }
-    rc = weights_new(p, &w, e);
+    int rc = weights_new_part(p, part, &w, e);
     if (rc)
         return rc;
     rc = load_into(c, w, o, e);
@@ -540,4 +531,95 @@ int load_weights(const struct checkpoint *c, const struct plan *p, const struct 
     else
         *ret = w;
     return rc;
+}
+
+/* What is no expert's, of a set that fits: read, not mapped. A file that changes under a run is then the
+ * error of an expert that cannot be read, where touching a mapped page would end the process. */
+static int read_rest(const struct shardset *s, struct weights *w, const struct load_options *o, struct err *e)
+{
+    const struct plan *p = w->plan;
+    struct file f;
+    size_t payload_at, done = 0;
+    int rc = shardset_open_rank(s, slices_rank(p), &f, &payload_at, e);
+    if (rc)
+        return rc;
+    for (int32_t i = 0; i < p->n_weights && !rc; i++) {
+        const struct plan_weight *pw = &p->weights[i];
+        if (pw->expert_layer >= 0 || !pw->bytes)
+            continue;
+        void *to = pw->matrix ? (void *)w->mat[i][0].data : w->vec[i];
+        rc = file_read_at(&f, payload_at + weights_offset(p, i), to, pw->bytes, e);
+        done += pw->bytes;
+        if (o->progress)
+            o->progress(o->progress_ctx, done, w->bytes);
+    }
+    file_close(&f);
+    return rc;
+}
+
+static int load_rest(const struct checkpoint *c, const struct plan *p, bool fits,
+                     const struct load_options *o, struct weights **ret, struct err *e)
+{
+    const struct weights_part rest = {0, p->n_weights, {0, 0}};
+    if (!fits)
+        return pack_part(c, p, &rest, o, ret, e);
+    int rc = weights_new_part(p, &rest, ret, e);
+    if (rc)
+        return rc;
+    rc = read_rest(checkpoint_shardset(c), *ret, o, e);
+    if (rc)
+        weights_free(*ret);
+    return rc;
+}
+
+/* All but the experts, and a cache for those. fits: the model is a shard set, and its file is what the plan
+ * wants. */
+static int load_cached(const struct checkpoint *c, const struct plan *p, bool fits,
+                       const struct plan_cache *size, const struct load_options *o, struct weights **ret,
+                       struct err *e)
+{
+    struct record_reader *reader;
+    struct weights *w;
+    if (size->slots < size->least)
+        return err_set(
+            e, ERR_MEMORY,
+            "an expert cache of %.3f GiB holds %d experts, but should hold the %d of one layer that a "
+            "rank has here: --expert-cache %llu at least (%.3f GiB)",
+            (double)o->expert_cache / 0x1p30, size->slots, size->least,
+            (unsigned long long)size->slot_bytes * (unsigned)size->least,
+            (double)size->slot_bytes * size->least / 0x1p30);
+    int rc = load_rest(c, p, fits, o, &w, e);
+    if (rc)
+        return rc;
+    rc = fits ? records_of_set(checkpoint_shardset(c), p, &reader, e) : records_spill(c, p, o, &reader, e);
+    if (!rc) {
+        rc = expert_cache_new(p, size->slots, reader, &w->cache, e);
+        if (rc)
+            reader->close(reader);
+    }
+    if (rc)
+        weights_free(w);
+    else
+        *ret = w;
+    return rc;
+}
+
+int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
+                 struct weights **ret, struct err *e)
+{
+    const struct weights_part all = weights_all(p);
+    const struct shardset *s = checkpoint_shardset(c);
+    struct plan_cache size;
+    struct err why;
+    bool fits = s && !slices_fit(s, p, &why);
+    if (s && !fits && !o->reslice)
+        return another_split(s, p, &why, e);
+    int rc =
+        s && o->verify ? shardset_verify(s, fits ? slices_rank(p) : -1, o->progress, o->progress_ctx, e) : 0;
+    if (rc)
+        return rc;
+    plan_cache(p, o->expert_cache ? o->expert_cache : UINT64_MAX, &size);
+    if (size.slots < size.records)
+        return load_cached(c, p, fits, &size, o, ret, e);
+    return fits ? slices_map(s, p, ret, e) : pack_part(c, p, &all, o, ret, e);
 }

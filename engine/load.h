@@ -28,10 +28,14 @@ struct load_options {
     int threads;  /* how many read and pack at once */
     bool reslice; /* a shard set that was written for another split is cut anew; otherwise that is an error */
     bool verify;  /* a shard set's bytes are compared with their sums first */
+    uint64_t expert_cache;  /* bytes of memory for experts; 0, or more than they take: all are in memory */
+    const char *spill_dir;  /* for the others, unless a set has them (records.h); NULL: as TMPDIR says */
+    struct warn_sink *warn; /* may be NULL */
     load_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
 };
-/* A checkpoint is read and packed, a shard set that fits the plan is mapped (slices.h). */
+/* A checkpoint is read and packed, a shard set that fits the plan is mapped (slices.h). With fewer slots in
+ * expert_cache than experts in a layer: ERR_MEMORY, saying how much there must be. */
 int load_weights(const struct checkpoint *c, const struct plan *p, const struct load_options *o,
                  struct weights **ret, struct err *e);
 /* Fills w, as weights_new or weights_new_part made it; a shard set is always cut anew. */

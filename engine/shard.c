@@ -69,31 +69,45 @@ static int32_t stack_size(const struct plan *p, const struct plan_weight *w)
     return p->graph->axis_n[graph_value(p->graph, p->slots[w->slot].v)->dim[0]];
 }
 
-static int add_weight(struct writing *x, const struct plan *p, int32_t i, const void *data, struct err *e)
+/* layout: storage for the tensor's. */
+static void describe(const struct plan *p, const struct plan_weight *w, char layout[64],
+                     struct shard_tensor *t, struct shard_part *part)
 {
-    const struct plan_weight *w = &p->weights[i];
-    char layout[64];
     layout_text(w->layout, layout);
-    struct shard_tensor t = {.name = w->name,
-                             .layout = layout,
-                             .src = w->src,
-                             .dtype = w->dtype,
-                             .matrix = w->matrix,
-                             .stacked = w->stacked,
-                             .experts = w->stacked ? stack_size(p, w) : 1,
-                             .rows = w->all_rows,
-                             .cols = w->all_cols};
+    *t = (struct shard_tensor){.name = w->name,
+                               .layout = layout,
+                               .src = w->src,
+                               .dtype = w->dtype,
+                               .matrix = w->matrix,
+                               .stacked = w->stacked,
+                               .experts = w->stacked ? stack_size(p, w) : 1,
+                               .rows = w->all_rows,
+                               .cols = w->all_cols};
     if (w->dtype == DT_F8_E4M3) {
-        t.scale_rows = w->blocks.scale_rows;
-        t.scale_cols = w->blocks.scale_cols;
+        t->scale_rows = w->blocks.scale_rows;
+        t->scale_cols = w->blocks.scale_cols;
     }
-    struct shard_part part = {.stack = {w->stack.begin, w->stack.end},
-                              .row = {w->row.begin, w->row.end},
-                              .col = {w->col.begin, w->col.end},
-                              .bytes = w->bytes};
+    *part = (struct shard_part){.stack = {w->stack.begin, w->stack.end},
+                                .row = {w->row.begin, w->row.end},
+                                .col = {w->col.begin, w->col.end},
+                                .bytes = w->bytes};
     if (w->matrix)
-        part.cuts = w->cuts;
-    return shardset_add(x->w, &t, &part, data, e);
+        part->cuts = w->cuts;
+}
+
+static int load_window(struct writing *x, const struct plan *p, const struct weights_part *part,
+                       struct weights **ret, struct err *e)
+{
+    struct load_options lo = {.threads = x->o->threads, .progress = window_progress, .progress_ctx = x};
+    int rc = weights_new_part(p, part, ret, e);
+    if (rc)
+        return rc;
+    x->window = (*ret)->bytes;
+    rc = load_into(x->c, *ret, &lo, e);
+    x->done += x->window;
+    if (rc)
+        weights_free(*ret);
+    return rc;
 }
 
 /* Weights [first, ret) fit a window. */
@@ -101,27 +115,51 @@ static int32_t window_end(const struct plan *p, int32_t first)
 {
     size_t bytes = 0;
     int32_t i = first;
-    while (i < p->n_weights && (i == first || bytes + p->weights[i].bytes <= WINDOW_BYTES))
+    while (i < p->n_weights && p->weights[i].expert_layer < 0 &&
+           (i == first || bytes + p->weights[i].bytes <= WINDOW_BYTES))
         bytes += ROUND_UP(p->weights[i++].bytes, 64);
     return i;
 }
 
 static int write_window(struct writing *x, const struct plan *p, int32_t first, int32_t end, struct err *e)
 {
+    const struct weights_part window = {first, end - first, {0, 0}};
     struct weights *w;
-    struct load_options lo = {.threads = x->o->threads, .progress = window_progress, .progress_ctx = x};
-    int rc = weights_new_part(p, first, end - first, &w, e);
+    int rc = load_window(x, p, &window, &w, e);
     if (rc)
         return rc;
-    x->window = w->bytes;
-    rc = load_into(x->c, w, &lo, e);
     const uint8_t *data = w->memory;
     for (int32_t i = first; i < end && !rc; i++) {
-        rc = add_weight(x, p, i, data, e);
+        struct shard_tensor t;
+        struct shard_part part;
+        char layout[64];
+        describe(p, &p->weights[i], layout, &t, &part);
+        rc = shardset_add(x->w, &t, &part, data, e);
         data += ROUND_UP(p->weights[i].bytes, 64);
     }
-    x->done += x->window;
     weights_free(w);
+    return rc;
+}
+
+/* A layer's experts, some at a time. */
+static int write_experts(struct writing *x, const struct plan *p, const struct expert_layer *l, struct err *e)
+{
+    struct shard_tensor t[RECORD_PARTS];
+    struct shard_part part[RECORD_PARTS];
+    char layout[RECORD_PARTS][64];
+    for (int i = 0; i < RECORD_PARTS; i++)
+        describe(p, &p->weights[l->weight + i], layout[i], &t[i], &part[i]);
+    int rc = shardset_begin_records(x->w, RECORD_PARTS, t, part, l->at, l->bytes, e);
+    int32_t n = range_n(l->stack), step = (int32_t)MAX(WINDOW_BYTES / l->bytes, (size_t)1);
+    for (int32_t k = 0; k < n && !rc; k += step) {
+        const struct weights_part window = {l->weight, RECORD_PARTS, {k, MIN(k + step, n)}};
+        struct weights *w;
+        rc = load_window(x, p, &window, &w, e);
+        if (rc)
+            break;
+        rc = shardset_add_records(x->w, range_n(window.experts), w->memory, e);
+        weights_free(w);
+    }
     return rc;
 }
 
@@ -133,8 +171,9 @@ static int write_rank(struct writing *x, const struct graph *g, int rank, struct
         return rc;
     rc = shardset_begin_rank(x->w, rank, p->n_weights, e);
     for (int32_t i = 0, end; i < p->n_weights && !rc; i = end) {
-        end = window_end(p, i);
-        rc = write_window(x, p, i, end, e);
+        int32_t layer = p->weights[i].expert_layer;
+        end = layer < 0 ? window_end(p, i) : i + RECORD_PARTS;
+        rc = layer < 0 ? write_window(x, p, i, end, e) : write_experts(x, p, &p->expert_layers[layer], e);
     }
     if (!rc)
         rc = shardset_end_rank(x->w, e);

@@ -1,7 +1,8 @@
 /* shard.h: writes a shard set: each rank's packed weights, as its plan lists them, into its own file.
  *
  * One rank after the other, and of a rank a few weights at a time: what is in memory at once is WINDOW_BYTES
- * (256 MiB), or the largest single weight. The source may be a shard set itself: then it is cut anew.
+ * (256 MiB), the largest single weight, or one expert. The source may be a shard set itself: then it is cut
+ * anew.
  */
 #ifndef YOKE_ENGINE_SHARD_H
 #define YOKE_ENGINE_SHARD_H

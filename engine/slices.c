@@ -85,16 +85,15 @@ int slices_fit(const struct shardset *s, const struct plan *p, struct err *e)
     int32_t n;
     const struct shard_part *const *part = shardset_parts(s, rank, &n);
     struct buf how = BUF_INIT;
-    size_t at = 0;
     for (int32_t i = 0; i < n && i < p->n_weights && !how.len; i++) {
         const struct plan_weight *w = &p->weights[i];
         const struct shard_tensor *t = shardset_tensor(s, part[i]->tensor);
-        if (strcmp(t->name, w->name) || part[i]->offset != at)
+        if (strcmp(t->name, w->name) || part[i]->offset != weights_offset(p, i) ||
+            (w->stacked && part[i]->stride != weights_stride(p, i)))
             buf_addf(&how, "weight %d of rank %d is %s, but this run needs %s there", i, rank, t->name,
                      w->name);
         else
             difference(t, part[i], w, &how);
-        at += ROUND_UP(w->bytes, 64);
     }
     if (!how.len && n != p->n_weights)
         buf_addf(&how, "rank %d has %d weights, but this run needs %d", rank, n, p->n_weights);
@@ -108,9 +107,11 @@ int slices_map(const struct shardset *s, const struct plan *p, struct weights **
     void *map;
     size_t bytes, payload_at;
     int rc = shardset_map(s, slices_rank(p), &map, &bytes, &payload_at, e);
-    if (!rc)
-        weights_map(p, map, bytes, payload_at, ret);
-    return rc;
+    if (rc)
+        return rc;
+    madvise(map, bytes, MADV_WILLNEED); /* reading ahead starts now; harmless where it is cached */
+    weights_map(p, map, bytes, payload_at, ret);
+    return 0;
 }
 
 /* --- cutting anew --- */
@@ -148,7 +149,7 @@ static int find_tensor(const struct shardset *s, const struct plan_weight *w, in
     return 0;
 }
 
-int slices_open(const struct shardset *s, const struct plan *p, struct slices **ret, struct err *e)
+int slices_open(const struct shardset *s, const struct plan *p, bool all, struct slices **ret, struct err *e)
 {
     struct slices *x;
     int ranks = shardset_info(s)->ranks, rc = 0;
@@ -157,8 +158,11 @@ int slices_open(const struct shardset *s, const struct plan *p, struct slices **
     x->p = p;
     XNEW_N(x->rank, (size_t)ranks);
     XNEW_N(x->tensor, (size_t)p->n_weights);
-    for (int i = 0; i < ranks && !rc; i++)
+    for (int i = 0; i < ranks && !rc; i++) {
         rc = shardset_map(s, i, &x->rank[i].map, &x->rank[i].bytes, &x->rank[i].payload_at, e);
+        if (!rc && all)
+            madvise(x->rank[i].map, x->rank[i].bytes, MADV_WILLNEED);
+    }
     for (int32_t i = 0; i < p->n_weights && !rc; i++)
         rc = find_tensor(s, &p->weights[i], &x->tensor[i], e);
     if (rc)
@@ -214,7 +218,7 @@ static int move_box(const struct cut *c, const struct shard_part *p, struct box 
     struct wmat from;
     size_t bytes;
     shard_part_matrix(c->t, p, &from, &bytes);
-    from.data = data + bytes * (size_t)(c->expert - p->stack[0]);
+    from.data = data + p->stride * (size_t)(c->expert - p->stack[0]);
     if (!wmat_same_chunks(c->mat, to_col, &from, from_col, cols))
         return err_set(
             e, ERR_SPLIT,

@@ -23,9 +23,10 @@ int slices_fit(const struct shardset *s, const struct plan *p, struct err *e);
 /* For a set that fits. */
 int slices_map(const struct shardset *s, const struct plan *p, struct weights **ret, struct err *e);
 
-/* All ranks' files, for cutting anew. */
+/* All ranks' files, for cutting anew. all: all of the plan's weights will be cut, so that reading ahead is
+ * worth it. */
 struct slices;
-int slices_open(const struct shardset *s, const struct plan *p, struct slices **ret, struct err *e);
+int slices_open(const struct shardset *s, const struct plan *p, bool all, struct slices **ret, struct err *e);
 void slices_close(struct slices *x); /* NULL is fine */
 /* Rows [row0, row0 + n_rows) of matrix `member` of the stack of weight i, all its local columns; a vector is
  * one row. w is zeroed there. Different panels may be cut by different threads. */

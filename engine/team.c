@@ -192,6 +192,9 @@ static int start_rank(struct team *t, struct warn_sink *warn, struct err *e)
     struct load_options lo = {.threads = t->opt.threads,
                               .reslice = t->opt.reslice,
                               .verify = t->opt.verify,
+                              .expert_cache = t->opt.expert_cache,
+                              .spill_dir = t->opt.spill_dir,
+                              .warn = t->world->rank == 0 ? warn : NULL,
                               .progress = t->world->rank == 0 ? t->opt.progress : NULL,
                               .progress_ctx = t->opt.progress_ctx};
     if (!rc)

@@ -34,8 +34,10 @@ struct team_options {
     int32_t max_tokens, max_out, max_spans; /* of one tick */
     bool profile;                           /* times and loads for team_report */
     bool trace;                             /* timelines for team_trace */
-    bool reslice, verify;                   /* as load_options */
-    load_progress_fn *progress;             /* rank 0's loading; may be NULL */
+    bool reslice, verify;                   /* as load_options, and so are these */
+    uint64_t expert_cache;                  /* of each rank */
+    const char *spill_dir;
+    load_progress_fn *progress; /* rank 0's loading; may be NULL */
     void *progress_ctx;
 };
 

@@ -153,6 +153,13 @@ static const struct plan_weight *weight_of(const struct run *r, int32_t slot)
     return &r->plan->weights[slot_of(r, slot)->weight];
 }
 
+/* The layer's choices are known: what is not in memory is read from here on, while others compute. */
+static void want_experts(struct run *r, const struct plan_weight *gate, const struct index *x)
+{
+    if (r->weights->cache)
+        expert_cache_want(r->weights->cache, gate->expert_layer, x->first);
+}
+
 /* A counting sort: first[] counts, then marks where the next pair of each expert goes, then is shifted back.
  */
 void step_expert_sort(struct run *r, const struct step *s, int ith, int nth)
@@ -183,6 +190,7 @@ void step_expert_sort(struct run *r, const struct step *s, int ith, int nth)
     if (r->expert_load)
         for (int32_t e = 0; e < x.n; e++)
             r->expert_load[x.stack.begin + e] += (uint64_t)(x.first[e + 1] - x.first[e]);
+    want_experts(r, weight_of(r, s->in[1]), &x);
 }
 
 void step_expert_gather(struct run *r, const struct step *s, int ith, int nth)
@@ -201,20 +209,30 @@ void step_expert_gather(struct run *r, const struct step *s, int ith, int nth)
 /* Streaming a panel costs about as much as a few tokens' products, however few tokens there are. */
 #define PANEL_COST 4
 
-/* Calls `panels` for this thread's contiguous share of all (expert, panel) tasks, by cost. */
 typedef void panels_fn(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
-                       int32_t p1);
+                       int32_t p1, int ith);
 
-static void share_panels(struct run *r, const struct step *s, const struct index *x, int32_t n_panels,
-                         int ith, int nth, panels_fn *panels)
+/* One of the step's calls to share: member ith of nth. */
+struct sharing {
+    int32_t n_panels;
+    int ith, nth;
+    panels_fn *panels;
+};
+
+/* Calls `panels` for this thread's contiguous share of all (expert, panel) tasks of n experts, by cost. list:
+ * which ones, in an order that all threads have; NULL: 0 to n. */
+static void share_panels(struct run *r, const struct step *s, const struct index *x, const int32_t *list,
+                         int32_t n_list, const struct sharing *h)
 {
-    int64_t total = 0, at = 0;
-    for (int32_t e = 0; e < x->n; e++) {
+    int64_t total = 0, at = 0, n_panels = h->n_panels;
+    for (int32_t i = 0; i < n_list; i++) {
+        int32_t e = list ? list[i] : i;
         int64_t n = x->first[e + 1] - x->first[e];
         total += n ? (n + PANEL_COST) * n_panels : 0;
     }
-    int64_t begin = total * ith / nth, end = total * (ith + 1) / nth;
-    for (int32_t e = 0; e < x->n && at < end; e++) {
+    int64_t begin = total * h->ith / h->nth, end = total * (h->ith + 1) / h->nth;
+    for (int32_t i = 0; i < n_list && at < end; i++) {
+        int32_t e = list ? list[i] : i;
         int64_t n = x->first[e + 1] - x->first[e], each = n + PANEL_COST;
         if (!n)
             continue;
@@ -223,9 +241,38 @@ static void share_panels(struct run *r, const struct step *s, const struct index
         p0 = MIN(p0, n_panels);
         p1 = MIN(p1, n_panels);
         if (p0 < p1)
-            panels(r, s, x, e, (int32_t)p0, (int32_t)p1);
+            h->panels(r, s, x, e, (int32_t)p0, (int32_t)p1, h->ith);
         at += each * n_panels;
     }
+}
+
+/* All of a step's tasks. With a cache those of experts that are here come first, shared as ever, then each of
+ * the others by itself, as it is read: nobody waits while there is something to do. */
+static void all_panels(struct run *r, const struct step *s, const struct index *x, int ith, int nth,
+                       panels_fn *panels)
+{
+    const struct sharing h = {(slot_of(r, s->out)->width + WMAT_PANEL - 1) / WMAT_PANEL, ith, nth, panels};
+    int32_t here, n;
+    if (!r->weights->cache) {
+        share_panels(r, s, x, NULL, x->n, &h);
+        return;
+    }
+    const int32_t *order = expert_cache_order(r->weights->cache, &here, &n);
+    share_panels(r, s, x, order, here, &h);
+    for (int32_t i = here; i < n; i++)
+        share_panels(r, s, x, &order[i], 1, &h);
+}
+
+/* The matrix of expert e in a slot of weights. */
+static struct wmat expert_mat(struct run *r, const struct slot *weight, int32_t e, int ith)
+{
+    struct wmat m = slot_mat(r, weight)[e];
+    if (r->weights->cache) {
+        const struct plan_weight *w = &r->plan->weights[weight->weight];
+        const struct expert_layer *l = &r->plan->expert_layers[w->expert_layer];
+        m.data = expert_cache_wait(r->weights->cache, e, ith) + l->at[weight->weight - l->weight];
+    }
+    return m;
 }
 
 static void multiply(struct run *r, const struct wmat *w, const struct slot *in, const struct slot *out,
@@ -237,12 +284,14 @@ static void multiply(struct run *r, const struct wmat *w, const struct slot *in,
 }
 
 static void up_panels(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
-                      int32_t p1)
+                      int32_t p1, int ith)
 {
     const struct slot *in = slot_of(r, s->in[0]), *h = slot_of(r, s->out), *up = slot_of(r, s->tmp);
     int kind = r->plan->graph->ops[s->op].glu;
-    multiply(r, slot_mat(r, slot_of(r, s->in[2])) + e, in, h, x, e, p0, p1);
-    multiply(r, slot_mat(r, slot_of(r, s->in[3])) + e, in, up, x, e, p0, p1);
+    const struct wmat gate_mat = expert_mat(r, slot_of(r, s->in[2]), e, ith),
+                      up_mat = expert_mat(r, slot_of(r, s->in[3]), e, ith);
+    multiply(r, &gate_mat, in, h, x, e, p0, p1);
+    multiply(r, &up_mat, in, up, x, e, p0, p1);
     int32_t c0 = p0 * WMAT_PANEL, c1 = MIN(p1 * WMAT_PANEL, h->width);
     for (int32_t i = x->first[e]; i < x->first[e + 1]; i++) {
         float *g = (float *)slot_row(r, h, i) + c0;
@@ -253,20 +302,31 @@ static void up_panels(struct run *r, const struct step *s, const struct index *x
 void step_expert_up(struct run *r, const struct step *s, int ith, int nth)
 {
     struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
-    share_panels(r, s, &x, (slot_of(r, s->out)->width + WMAT_PANEL - 1) / WMAT_PANEL, ith, nth, up_panels);
+    all_panels(r, s, &x, ith, nth, up_panels);
 }
 
 static void down_panels(struct run *r, const struct step *s, const struct index *x, int32_t e, int32_t p0,
-                        int32_t p1)
+                        int32_t p1, int ith)
 {
-    multiply(r, slot_mat(r, slot_of(r, s->in[2])) + e, slot_of(r, s->in[0]), slot_of(r, s->out), x, e, p0,
-             p1);
+    const struct wmat down = expert_mat(r, slot_of(r, s->in[2]), e, ith);
+    multiply(r, &down, slot_of(r, s->in[0]), slot_of(r, s->out), x, e, p0, p1);
+}
+
+/* An expert that could not be read fails the tick, as a lost rank does; the others must hear of it, or they
+ * would wait in the next collective. Everything has been waited for by now. */
+static void note_failed_reads(struct run *r)
+{
+    if (!r->weights->cache || r->err.code || !expert_cache_failed(r->weights->cache, &r->err))
+        return;
+    comm_abort(r->opt.pipe ? r->opt.pipe : r->comm, r->err.msg);
 }
 
 void step_expert_down(struct run *r, const struct step *s, int ith, int nth)
 {
     struct index x = index_of(r, s->in[1], weight_of(r, s->in[2]));
-    share_panels(r, s, &x, (slot_of(r, s->out)->width + WMAT_PANEL - 1) / WMAT_PANEL, ith, nth, down_panels);
+    if (ith == 0)
+        note_failed_reads(r);
+    all_panels(r, s, &x, ith, nth, down_panels);
 }
 
 /* --- the sum --- */
@@ -441,6 +501,7 @@ void step_expert_spread(struct run *r, const struct step *s, int ith, int nth)
     r->n_pairs = n;
     for (int32_t e = 0; e < x.n && r->expert_load; e++)
         r->expert_load[x.stack.begin + e] += (uint64_t)(x.first[e + 1] - x.first[e]);
+    want_experts(r, weight_of(r, s->in[1]), &x);
 }
 
 void step_expert_exchange(struct run *r, const struct step *s, int ith, int nth)

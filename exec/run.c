@@ -62,9 +62,11 @@ int run_new(const struct plan *p, const struct weights *w, struct comm *comm, co
     if (o->profile && g->axis_n[AX_EXPERT])
         XNEW_N(r->expert_load, (size_t)g->axis_n[AX_EXPERT]);
     if (o->trace) {
-        rc = trace_new(p, o->threads, &r->trace, e);
+        rc = trace_new(p, o->threads, w->cache ? CACHE_READERS : 0, &r->trace, e);
         if (rc)
             goto fail;
+        if (w->cache)
+            expert_cache_trace(w->cache, r->trace, o->threads);
     }
     XNEW_N(r->fn, (size_t)p->n_steps);
     for (int i = 0; i < p->n_steps; i++)
@@ -93,6 +95,8 @@ void run_free(struct run *r)
     xfree(r->scratch);
     xfree(r->fn);
     xfree(r->expert_load);
+    if (r->trace && r->weights->cache)
+        expert_cache_trace(r->weights->cache, NULL, 0);
     trace_free(r->trace);
     xfree(r);
 }
@@ -147,12 +151,14 @@ int run_tick(struct run *r, const struct batch *b, const float **ret_logits, str
 
 void run_report(const struct run *r, struct run_report *ret)
 {
-    *ret = (struct run_report){.weight_bytes = r->weights->bytes,
+    *ret = (struct run_report){.weight_bytes = weights_net_bytes(r->weights),
                                .kv_bytes = r->kv_bytes,
                                .work_bytes = r->plan->work_bytes,
                                .ticks = r->ticks,
                                .tick_ns = r->tick_ns};
     memcpy(ret->step_ns, r->step_ns, sizeof(ret->step_ns));
+    if (r->weights->cache)
+        expert_cache_stats(r->weights->cache, &ret->cache);
     for (int32_t i = 0; r->expert_load && i < r->plan->graph->axis_n[AX_EXPERT]; i++)
         ret->pairs += r->expert_load[i];
 }

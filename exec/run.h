@@ -60,6 +60,7 @@ struct run_report {
     uint64_t ticks, step_ns[STEP_KINDS]; /* as member 0 saw it; zeros without profile */
     uint64_t tick_ns;                    /* in ticks, all in all; zero without profile */
     uint64_t pairs;                      /* (token, expert) computed here; zero without profile */
+    struct expert_cache_stats cache;     /* zeros without one */
 };
 void run_report(const struct run *r, struct run_report *ret);
 /* [experts]: pairs computed here of each expert, all layers; NULL without experts or profile. */

@@ -6,13 +6,14 @@
 #include <string.h>
 #include "base/mem.h"
 
-int trace_new(const struct plan *p, int threads, struct trace **ret, struct err *e)
+int trace_new(const struct plan *p, int threads, int readers, struct trace **ret, struct err *e)
 {
     struct trace *t;
     XNEW(t);
     t->plan = p;
-    t->thread = xaligned(64, sizeof(*t->thread) * (size_t)threads);
-    for (; t->n_threads < threads; t->n_threads++) {
+    t->n_readers = readers;
+    t->thread = xaligned(64, sizeof(*t->thread) * (size_t)(threads + readers));
+    for (; t->n_threads < threads + readers; t->n_threads++) {
         struct trace_thread *x = &t->thread[t->n_threads];
         x->event = big_alloc(TRACE_EVENTS * sizeof(*x->event), "the timeline (--trace)", e);
         if (!x->event) {
@@ -39,7 +40,7 @@ void trace_free(struct trace *t)
 struct head {
     int64_t clock_ns; /* read as the barrier ends */
     int64_t begin_ns; /* the first event; INT64_MAX: none */
-    int32_t pid, n_threads, n_steps;
+    int32_t pid, n_threads, n_readers, n_steps;
     int32_t tp, rank, pp, stage, lane;
     char host[64];
 };
@@ -103,6 +104,7 @@ static int fill_head(const struct trace *t, struct comm *c, struct head *h, stru
                        .begin_ns = INT64_MAX,
                        .pid = c->peer[c->rank].pid,
                        .n_threads = t->n_threads,
+                       .n_readers = t->n_readers,
                        .n_steps = p->n_steps,
                        .tp = p->opt.tp,
                        .rank = p->opt.rank,
@@ -181,16 +183,18 @@ static void write_rank(struct writer *w, const struct head *h)
             h->pid, w->pid, w->pid);
 }
 
-static void write_thread(struct writer *w, int ith, const struct label *labels, int64_t offset_ns,
-                         const struct trace_event *event, const struct thread_head *th)
+static void write_thread(struct writer *w, int ith, const struct head *h, const struct label *labels,
+                         int64_t offset_ns, const struct trace_event *event, const struct thread_head *th)
 {
+    int pool = h->n_threads - h->n_readers;
     w->tid++;
     w->dropped += th->dropped;
     fprintf(w->f,
-            ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"thread "
+            ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s "
             "%d\"}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_"
             "index\":%d}}",
-            w->pid, w->tid, ith, w->pid, w->tid, ith);
+            w->pid, w->tid, ith < pool ? "thread" : "reads", ith < pool ? ith : ith - pool, w->pid, w->tid,
+            ith);
     for (uint64_t i = 0; i < th->n; i++) {
         const struct trace_event *x = &event[i];
         int64_t at = x->begin_ns + offset_ns - w->zero_ns;
@@ -199,6 +203,11 @@ static void write_thread(struct writer *w, int ith, const struct label *labels, 
                 w->pid, w->tid, at / 1000, (int)(at % 1000), x->ns / 1000, (int)(x->ns % 1000));
         if (x->step == TRACE_TICK) {
             fprintf(w->f, "\"cat\":\"tick\",\"name\":\"tick\",\"args\":{\"tokens\":%d}}", x->rows);
+            continue;
+        }
+        if (x->step <= TRACE_READ) {
+            fprintf(w->f, "\"cat\":\"read\",\"name\":\"read expert\",\"args\":{\"layer\":%d,\"expert\":%d}}",
+                    TRACE_READ - x->step, x->rows);
             continue;
         }
         const struct label *l = &labels[x->step];
@@ -225,7 +234,7 @@ static int receive_rank(struct writer *w, struct comm *c, int rank, const struct
         if (!rc && th.n)
             rc = comm_recv(c, room, sizeof(*room) * th.n, rank, e);
         if (!rc)
-            write_thread(w, i, labels, offset_ns, room, &th);
+            write_thread(w, i, h, labels, offset_ns, room, &th);
     }
     xfree(labels);
     return rc;
@@ -252,7 +261,7 @@ int trace_write(const struct trace *t, struct comm *c, FILE *f, struct err *e)
     write_rank(&w, &mine);
     for (int i = 0; i < t->n_threads; i++) {
         const struct thread_head th = {t->thread[i].n, t->thread[i].dropped};
-        write_thread(&w, i, labels, 0, t->thread[i].event, &th);
+        write_thread(&w, i, &mine, labels, 0, t->thread[i].event, &th);
     }
     for (int r = 1; r < c->size && !rc; r++) {
         w.pid++;

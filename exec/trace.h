@@ -1,5 +1,7 @@
 /* trace.h: a rank's timeline: what each thread of its pool did when, kept in memory until the end.
  *
+ * So it does for threads that read experts from disk (cache.h), each read being an event.
+ *
  * Every thread has a buffer of its own, allocated whole before the first tick; adding an event reads a clock
  * and writes 24 bytes, and shares nothing with other threads. A full buffer keeps the beginning of the story:
  * further events are dropped and counted. Off means that there is no struct trace; the step loop then pays
@@ -22,11 +24,12 @@
 
 #define TRACE_EVENTS (1 << 18) /* of a thread: 6 MiB; a thousand ticks of a model with 24 layers */
 #define TRACE_TICK   (-1)
+#define TRACE_READ   (-2) /* of an expert; minus its layer */
 
 struct trace_event {
     int64_t begin_ns, ns;
-    int32_t step; /* of the plan, or TRACE_TICK */
-    int32_t rows; /* that the step made; the tick's tokens */
+    int32_t step; /* of the plan, TRACE_TICK, or TRACE_READ - layer */
+    int32_t rows; /* that the step made; the tick's tokens; the expert's number */
 };
 
 struct trace_thread {
@@ -37,11 +40,11 @@ struct trace_thread {
 
 struct trace {
     const struct plan *plan;
-    int n_threads;
-    struct trace_thread *thread; /* [n_threads] */
+    int n_threads, n_readers;
+    struct trace_thread *thread; /* [n_threads]: the pool's, then n_readers */
 };
 
-int trace_new(const struct plan *p, int threads, struct trace **ret, struct err *e);
+int trace_new(const struct plan *p, int threads, int readers, struct trace **ret, struct err *e);
 void trace_free(struct trace *t); /* NULL is fine */
 
 /* An event of thread ith that began at begin_ns and ends now. */

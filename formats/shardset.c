@@ -190,6 +190,25 @@ static uint64_t part_bytes(const struct shard_tensor *t, const struct shard_part
     return all;
 }
 
+/* "stride": members of a stack lie in records. Without it they follow each other. */
+static int get_stride(const struct place *at, const json_t *o, const struct shard_tensor *t,
+                      struct shard_part *p)
+{
+    uint64_t n = (uint64_t)(p->stack[1] - p->stack[0]), member = n ? p->bytes / n : 0;
+    int64_t stride;
+    p->stride = member;
+    if (!t->stacked || !json_object_get(o, "stride"))
+        return 0;
+    int rc = get_int(at, o, "stride", SHARD_ALIGN, INT64_MAX, &stride);
+    if (rc)
+        return rc;
+    p->stride = (uint64_t)stride;
+    p->record = true;
+    if (p->stride % SHARD_ALIGN || p->stride < member)
+        return bad(at, "stride", "a multiple of 4096, and no less than an expert's bytes");
+    return 0;
+}
+
 static int read_part(struct place *at, const json_t *o, const struct shard_tensor *t, int64_t last_rank,
                      struct shard_part *p)
 {
@@ -225,6 +244,9 @@ static int read_part(struct place *at, const json_t *o, const struct shard_tenso
         return err_set(at->e, ERR_FORMAT,
                        "%s: \"bytes\" is %" PRIu64 ", but by its shape the part has %" PRIu64, at->where,
                        p->bytes, part_bytes(t, p));
+    rc = get_stride(at, o, t, p);
+    if (rc)
+        return rc;
     struct rank_file *f = &at->s->rank[rank];
     XGROW(f->part, f->n, f->cap);
     f->part[f->n++] = p;
@@ -311,6 +333,38 @@ static int by_offset(const void *a, const void *b)
     return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
+static int misplaced(const struct place *at, int rank, const struct shard_part *p, uint64_t end)
+{
+    return err_set(at->e, ERR_FORMAT,
+                   "%s: \"%s\" of rank %d is at offset %" PRIu64 "; what lies before it ends at %" PRIu64,
+                   at->s->path, at->s->tensor[p->tensor].name, rank, p->offset, end);
+}
+
+/* The parts from p[0] on that lie in the same records: in each record one member of each, one after the
+ * other, and padding to the record's end. */
+static int check_records(const struct place *at, int rank, const struct shard_part *const *p, int32_t n,
+                         uint64_t *end, int32_t *ret_n)
+{
+    const struct shard_part *first = p[0];
+    uint64_t members = (uint64_t)(first->stack[1] - first->stack[0]), stride = first->stride,
+             begin = ROUND_UP(*end, SHARD_ALIGN), next = begin;
+    size_t all;
+    int32_t i = 0;
+    if (begin < *end || !size_mul(stride, members, &all) || all > INT64_MAX - begin)
+        return misplaced(at, rank, first, *end);
+    for (; i < n && p[i]->record && p[i]->offset < begin + stride; i++) {
+        if (p[i]->offset != next || p[i]->stride != stride || p[i]->stack[0] != first->stack[0] ||
+            p[i]->stack[1] != first->stack[1] || p[i]->bytes / members > begin + stride - next)
+            return misplaced(at, rank, p[i], next);
+        next += p[i]->bytes / members;
+    }
+    if (!i || ROUND_UP(next, SHARD_ALIGN) != begin + stride)
+        return misplaced(at, rank, first, *end);
+    *end = begin + all;
+    *ret_n = i;
+    return 0;
+}
+
 /* A rank's parts follow each other without gap or overlap, and fill its payload. */
 static int check_rank(struct place *at, int rank)
 {
@@ -318,13 +372,17 @@ static int check_rank(struct place *at, int rank)
     uint64_t end = 0;
     if (f->n > 1)
         qsort(f->part, (size_t)f->n, sizeof(*f->part), by_offset);
-    for (int32_t i = 0; i < f->n; i++) {
+    for (int32_t i = 0, n; i < f->n; i += n) {
         const struct shard_part *p = f->part[i];
+        n = 1;
+        if (p->record && p->stack[0] < p->stack[1]) {
+            int rc = check_records(at, rank, &f->part[i], f->n - i, &end, &n);
+            if (rc)
+                return rc;
+            continue;
+        }
         if (p->offset != end || p->bytes > (uint64_t)INT64_MAX - end - 63)
-            return err_set(at->e, ERR_FORMAT,
-                           "%s: \"%s\" of rank %d is at offset %" PRIu64
-                           "; what lies before it ends at %" PRIu64,
-                           at->s->path, at->s->tensor[p->tensor].name, rank, p->offset, end);
+            return misplaced(at, rank, p, end);
         end = ROUND_UP(end + p->bytes, 64);
     }
     if (end != f->payload)
@@ -609,8 +667,8 @@ int shardset_check_header(const struct shardset *s, int rank, const void *head, 
     return 0;
 }
 
-static int open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
-                     struct err *e)
+int shardset_open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
+                       struct err *e)
 {
     char *path = shardset_rank_path(s, rank);
     struct buf head = BUF_INIT;
@@ -634,15 +692,13 @@ int shardset_map(const struct shardset *s, int rank, void **ret_map, size_t *ret
 {
     struct file f;
     size_t payload_at;
-    int rc = open_rank(s, rank, &f, &payload_at, e);
+    int rc = shardset_open_rank(s, rank, &f, &payload_at, e);
     if (rc)
         return rc;
     void *map = mmap(NULL, (size_t)f.size, PROT_READ, MAP_SHARED, f.fd, 0);
     if (map == MAP_FAILED) {
         rc = err_errno(e, "cannot map %s", f.path);
     } else {
-        madvise(map, (size_t)f.size,
-                MADV_WILLNEED); /* reading ahead starts now; harmless where it is cached */
         *ret_map = map;
         *ret_bytes = (size_t)f.size;
         *ret_payload_at = payload_at;
@@ -660,14 +716,12 @@ struct verifier {
     void *ctx;
 };
 
-static int verify_part(struct verifier *v, const struct file *f, size_t payload_at,
-                       const struct shard_part *p, struct err *e)
+static int verify_run(struct verifier *v, const struct file *f, uint64_t offset, uint64_t bytes,
+                      struct err *e)
 {
-    unsigned char digest[EVP_MAX_MD_SIZE] = {0};
-    EVP_DigestInit_ex(v->md, EVP_sha256(), NULL);
-    for (uint64_t at = 0; at < p->bytes;) {
-        size_t n = (size_t)MIN(p->bytes - at, READ_BYTES);
-        int rc = file_read_at(f, payload_at + p->offset + at, v->bytes, n, e);
+    for (uint64_t at = 0; at < bytes;) {
+        size_t n = (size_t)MIN(bytes - at, READ_BYTES);
+        int rc = file_read_at(f, offset + at, v->bytes, n, e);
         if (rc)
             return rc;
         EVP_DigestUpdate(v->md, v->bytes, n);
@@ -675,6 +729,20 @@ static int verify_part(struct verifier *v, const struct file *f, size_t payload_
         v->done += n;
         if (v->progress)
             v->progress(v->ctx, v->done, v->total);
+    }
+    return 0;
+}
+
+static int verify_part(struct verifier *v, const struct file *f, size_t payload_at,
+                       const struct shard_part *p, struct err *e)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE] = {0};
+    uint64_t runs = p->record ? (uint64_t)(p->stack[1] - p->stack[0]) : 1;
+    EVP_DigestInit_ex(v->md, EVP_sha256(), NULL);
+    for (uint64_t i = 0; i < runs; i++) {
+        int rc = verify_run(v, f, payload_at + p->offset + i * p->stride, p->bytes / runs, e);
+        if (rc)
+            return rc;
     }
     EVP_DigestFinal_ex(v->md, digest, NULL);
     if (memcmp(digest, p->sum, SHARD_SUM))
@@ -696,7 +764,7 @@ int shardset_verify(const struct shardset *s, int rank, shard_progress_fn *progr
     for (int r = begin; r < end && !rc; r++) {
         struct file f;
         size_t payload_at;
-        rc = open_rank(s, r, &f, &payload_at, e);
+        rc = shardset_open_rank(s, r, &f, &payload_at, e);
         if (rc)
             break;
         for (int32_t i = 0; i < s->rank[r].n && !rc; i++)

@@ -8,10 +8,12 @@
  *     config.json, tokenizer.json, ...   copies; from a GGUF: its configuration, and tokenizer.gguf
  *
  * A rank's file is a header, padded to 4096 bytes, and the payload: the packed weights in the order of the
- * rank's plan, each at a multiple of 64 (exec/weights.h). Little-endian:
+ * rank's plan, each at a multiple of 64 (exec/weights.h). The tensors of a layer's experts lie in records: of
+ * each expert all that the rank has of it, at a multiple of 4096 (version 1 had the tensors one after the
+ * other). Little-endian:
  *
  *     0   "YOKESHRD"
- *     8   u32 0x01020304, u32 version (1), u32 header bytes, u32 packing (WMAT_PACKING_VERSION)
+ *     8   u32 0x01020304, u32 version (2), u32 header bytes, u32 packing (WMAT_PACKING_VERSION)
  *     24  u32 rank, u32 ranks, u32 tensors, u32 0
  *     40  u64 payload bytes
  *     48  u8[16] sum of the whole header with these 16 bytes zero
@@ -39,11 +41,13 @@
 #include <jansson.h>
 #include "base/dtype.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "kernels/matmul.h"
 
-#define SHARDSET_VERSION   1
+#define SHARDSET_VERSION   2
 #define SHARDSET_MAX_RANKS 65536
 #define SHARD_SUM          16 /* bytes of a sum */
+#define SHARD_RECORD_PARTS 3  /* tensors in a record, at most */
 
 /* What is true of the whole set. Strings are borrowed from the set (from the caller, in writing). */
 struct shardset_info {
@@ -60,8 +64,10 @@ struct shard_part {
     int32_t rank;
     int32_t stack[2]; /* experts; 0 to 1 if not stacked */
     int32_t row[2], col[2];
-    struct cuts cuts; /* of its own columns; matrices only, else n == 0 */
-    uint64_t offset, bytes;
+    struct cuts cuts;       /* of its own columns; matrices only, else n == 0 */
+    uint64_t offset, bytes; /* bytes: without what lies between the members of the stack */
+    uint64_t stride;        /* from one member to the next */
+    bool record;            /* members lie in records, the other tensors' members between them */
     uint8_t sum[SHARD_SUM];
     int32_t tensor; /* index */
 };
@@ -99,16 +105,19 @@ const struct shard_tensor *shardset_tensor(const struct shardset *s, int32_t i);
 /* Rank r's parts in the order of its plan. */
 const struct shard_part *const *shardset_parts(const struct shardset *s, int rank, int32_t *ret_n);
 
-/* A part as a matrix (data NULL: the payload at the part's offset), and what one member of its stack takes.
+/* A part as a matrix (data NULL: the payload at the part's offset), and the bytes of one member of its stack.
  */
 void shard_part_matrix(const struct shard_tensor *t, const struct shard_part *p, struct wmat *ret,
                        size_t *ret_bytes);
 
 /* Maps rank r's file, read-only, shared with all who map it; the payload begins at *ret_payload_at of it. The
- * caller munmap()s. */
+ * caller munmap()s, and advises the kernel which of it will be read. */
 int shardset_map(const struct shardset *s, int rank, void **ret_map, size_t *ret_bytes,
                  size_t *ret_payload_at, struct err *e);
-/* A rank's header against the manifest: head holds the file's first n bytes. Part of shardset_map. */
+/* The same file, open for reading. The caller closes it. */
+int shardset_open_rank(const struct shardset *s, int rank, struct file *ret, size_t *ret_payload_at,
+                       struct err *e);
+/* A rank's header against the manifest: head holds the file's first n bytes. Part of both. */
 int shardset_check_header(const struct shardset *s, int rank, const void *head, size_t n, uint64_t file_bytes,
                           const char *where, size_t *ret_payload_at, struct err *e);
 
@@ -128,9 +137,14 @@ int shardset_create(const char *dir, const struct shardset_info *info, uint64_t 
                     struct shardset_writer **ret, struct err *e);
 /* Ranks in any order, each once; a rank's tensors in the order of its plan. */
 int shardset_begin_rank(struct shardset_writer *w, int rank, int32_t n_tensors, struct err *e);
-/* t: name to cols; p: stack to cuts and bytes. offset and sum are worked out. */
+/* t: name to cols; p: stack to cuts and bytes. The rest is worked out. */
 int shardset_add(struct shardset_writer *w, const struct shard_tensor *t, const struct shard_part *p,
                  const void *data, struct err *e);
+/* n tensors in records: after this, records are added until all members of their (common) stack are there.
+ * at: [n] where each tensor's member begins in a record of record_bytes. */
+int shardset_begin_records(struct shardset_writer *w, int n, const struct shard_tensor *t,
+                           const struct shard_part *p, const size_t *at, size_t record_bytes, struct err *e);
+int shardset_add_records(struct shardset_writer *w, int32_t n_records, const void *data, struct err *e);
 int shardset_end_rank(struct shardset_writer *w, struct err *e);
 /* A small file that lies beside. */
 int shardset_add_file(struct shardset_writer *w, const char *name, const void *data, size_t n, struct err *e);

@@ -7,7 +7,7 @@
 #define SHARD_FORMAT   "yoke shard set"
 #define SHARD_MAGIC    "YOKESHRD"
 #define SHARD_ORDER    0x01020304u
-#define SHARD_ALIGN    4096u
+#define SHARD_ALIGN    4096u /* of the payload, and of records in it */
 #define SHARD_MANIFEST "manifest.json"
 
 struct shard_head { /* the first 64 bytes */

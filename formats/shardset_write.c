@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <openssl/evp.h>
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -34,6 +35,16 @@ struct done_rank {
     uint8_t sum[SHARD_SUM];
 };
 
+/* The records being written: of n tensors, with `left` more to come. */
+struct records {
+    int n;
+    int32_t left;
+    size_t bytes, at[SHARD_RECORD_PARTS], member[SHARD_RECORD_PARTS];
+    EVP_MD_CTX *md[SHARD_RECORD_PARTS];
+    int32_t of[SHARD_RECORD_PARTS]; /* tensors */
+    struct shard_part part[SHARD_RECORD_PARTS];
+};
+
 struct shardset_writer {
     char *dir;
     struct shardset_info info;
@@ -49,6 +60,7 @@ struct shardset_writer {
     int32_t n_entries, cap_entries, next;
     struct shard_entry *entry;
     uint64_t at; /* in the payload */
+    struct records records;
 };
 
 /* --- files --- */
@@ -216,6 +228,8 @@ static void writer_free(struct shardset_writer *w)
         xfree(w->tensor[i].layout);
         xfree(w->tensor[i].part);
     }
+    for (int i = 0; i < SHARD_RECORD_PARTS; i++)
+        EVP_MD_CTX_free(w->records.md[i]);
     xfree(w->file);
     xfree(w->tensor);
     xfree(w->ranks);
@@ -269,35 +283,93 @@ static struct written *tensor_of(struct shardset_writer *w, const struct shard_t
     return x;
 }
 
+/* A part's place and sum are known: into the header and, for the manifest, to its tensor. */
+static void note_part(struct shardset_writer *w, struct written *x, const struct shard_part *p)
+{
+    struct shard_entry *entry = &w->entry[w->next++];
+    XGROW(x->part, x->n, x->cap);
+    x->part[x->n++] = *p;
+    *entry = (struct shard_entry){p->offset, p->bytes, {0}};
+    memcpy(entry->sum, p->sum, SHARD_SUM);
+}
+
+static int write_payload(struct shardset_writer *w, const void *data, size_t n, struct err *e)
+{
+    int rc = write_at(w, w->fd, data, n, shard_header_bytes((uint32_t)w->n_entries) + w->at, e);
+    w->at += n;
+    return rc;
+}
+
+static int pad_payload(struct shardset_writer *w, size_t to, struct err *e)
+{
+    static const char zeros[SHARD_ALIGN];
+    return write_payload(w, zeros, (size_t)(ROUND_UP(w->at, to) - w->at), e);
+}
+
 int shardset_add(struct shardset_writer *w, const struct shard_tensor *t, const struct shard_part *p,
                  const void *data, struct err *e)
 {
-    static const char zeros[64];
-    assert(w->fd >= 0 && w->next < w->n_entries);
-    uint64_t header = shard_header_bytes((uint32_t)w->n_entries);
+    assert(w->fd >= 0 && w->next < w->n_entries && !w->records.left);
     struct shard_part mine = *p;
     mine.rank = w->rank;
     mine.offset = w->at;
+    mine.record = false;
     shard_sum_of(data, (size_t)p->bytes, mine.sum);
-    int rc = write_at(w, w->fd, data, (size_t)p->bytes, header + w->at, e);
-    uint64_t end = w->at + p->bytes, next = ROUND_UP(end, 64);
+    int rc = write_payload(w, data, (size_t)p->bytes, e);
     if (!rc)
-        rc = write_at(w, w->fd, zeros, (size_t)(next - end), header + end, e);
-    if (rc)
-        return rc;
-    struct written *x = tensor_of(w, t);
-    XGROW(x->part, x->n, x->cap);
-    x->part[x->n++] = mine;
-    struct shard_entry *entry = &w->entry[w->next++];
-    *entry = (struct shard_entry){mine.offset, mine.bytes, {0}};
-    memcpy(entry->sum, mine.sum, SHARD_SUM);
-    w->at = next;
-    return 0;
+        rc = pad_payload(w, 64, e);
+    if (!rc)
+        note_part(w, tensor_of(w, t), &mine);
+    return rc;
+}
+
+int shardset_begin_records(struct shardset_writer *w, int n, const struct shard_tensor *t,
+                           const struct shard_part *p, const size_t *at, size_t record_bytes, struct err *e)
+{
+    struct records *x = &w->records;
+    assert(w->fd >= 0 && w->next + n <= w->n_entries && !x->left && n <= SHARD_RECORD_PARTS &&
+           record_bytes % SHARD_ALIGN == 0);
+    x->left = p->stack[1] - p->stack[0];
+    x->bytes = record_bytes;
+    x->n = n;
+    int rc = x->left ? pad_payload(w, SHARD_ALIGN, e) : 0;
+    for (int i = 0; i < n && !rc; i++) {
+        x->of[i] = (int32_t)(tensor_of(w, &t[i]) - w->tensor);
+        x->part[i] = p[i];
+        x->part[i].rank = w->rank;
+        x->part[i].record = true;
+        x->part[i].stride = record_bytes;
+        x->part[i].offset = w->at + (x->left ? at[i] : 0);
+        x->at[i] = at[i];
+        x->member[i] = x->left ? (size_t)p[i].bytes / (size_t)x->left : 0;
+        if (!x->md[i])
+            x->md[i] = EVP_MD_CTX_new();
+        EVP_DigestInit_ex(x->md[i], EVP_sha256(), NULL);
+    }
+    return rc || x->left ? rc : shardset_add_records(w, 0, NULL, e);
+}
+
+int shardset_add_records(struct shardset_writer *w, int32_t n_records, const void *data, struct err *e)
+{
+    struct records *x = &w->records;
+    assert(n_records <= x->left);
+    for (int32_t r = 0; r < n_records; r++)
+        for (int i = 0; i < x->n; i++)
+            EVP_DigestUpdate(x->md[i], (const char *)data + x->bytes * (size_t)r + x->at[i], x->member[i]);
+    x->left -= n_records;
+    int rc = write_payload(w, data, x->bytes * (size_t)n_records, e);
+    for (int i = 0; i < x->n && !x->left && !rc; i++) {
+        unsigned char digest[EVP_MAX_MD_SIZE] = {0};
+        EVP_DigestFinal_ex(x->md[i], digest, NULL);
+        memcpy(x->part[i].sum, digest, SHARD_SUM);
+        note_part(w, &w->tensor[x->of[i]], &x->part[i]);
+    }
+    return rc;
 }
 
 int shardset_end_rank(struct shardset_writer *w, struct err *e)
 {
-    assert(w->fd >= 0 && w->next == w->n_entries);
+    assert(w->fd >= 0 && w->next == w->n_entries && !w->records.left);
     size_t n = shard_header_bytes((uint32_t)w->n_entries);
     uint8_t *head = xcalloc(n, 1);
     struct shard_head h = {.order = SHARD_ORDER,
@@ -358,6 +430,8 @@ static void add_part(struct buf *b, const struct shard_tensor *t, const struct s
     add_range(b, "columns", p->col);
     if (t->stacked)
         add_range(b, "experts", p->stack);
+    if (p->record)
+        buf_addf(b, "\"stride\": %" PRIu64 ", ", p->stride);
     if (t->matrix) {
         buf_adds(b, "\"cuts\": [");
         for (int i = 0; i <= p->cuts.n; i++)

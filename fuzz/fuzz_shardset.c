@@ -25,12 +25,25 @@ static void check_part(const struct shard_tensor *t, const struct shard_part *p)
 static void check_rank(const struct shardset *s, int rank, const uint8_t *head, size_t n_head)
 {
     int32_t n;
-    uint64_t at = 0;
+    uint64_t at = 0, in = 0; /* the end so far; in the first of the records that are being walked through */
     const struct shard_part *const *part = shardset_parts(s, rank, &n);
     for (int32_t i = 0; i < n; i++) {
-        assert(part[i]->rank == rank && part[i]->offset == at);
-        at = ROUND_UP(at + part[i]->bytes, 64);
-        check_part(shardset_tensor(s, part[i]->tensor), part[i]);
+        const struct shard_part *p = part[i];
+        uint64_t members = (uint64_t)(p->stack[1] - p->stack[0]);
+        check_part(shardset_tensor(s, p->tensor), p);
+        assert(p->rank == rank);
+        if (p->record && members) {
+            if (!in || p->offset != in) { /* others begin */
+                assert(p->offset == ROUND_UP(at, 4096));
+                at = p->offset + p->stride * members;
+            }
+            in = p->offset + p->bytes / members;
+            assert(p->stride % 4096 == 0 && in <= at - p->stride * (members - 1));
+            continue;
+        }
+        assert(p->offset == at);
+        at = ROUND_UP(at + p->bytes, 64);
+        in = 0;
     }
     assert(at == shardset_rank_bytes(s, rank));
     size_t payload_at;

@@ -223,6 +223,7 @@ static int32_t weight_slot(struct lower *lo, val w, struct layout l)
                              .matrix = n_in > 0,
                              .stacked = is_stacked(v),
                              .stack = {0, 1},
+                             .expert_layer = -1,
                              .src = lo->src[w.id],
                              .dtype = lo->held[w.id],
                              .layout = l};
@@ -411,6 +412,23 @@ static struct step *expert_step(struct plan *p, int kind, int share, int32_t op,
     return s;
 }
 
+/* The layer's record: its three matrices, each at a multiple of 64. */
+static void add_expert_layer(struct plan *p, int layer, int32_t gate)
+{
+    XGROW(p->expert_layers, p->n_expert_layers, p->cap_expert_layers);
+    struct expert_layer *x = &p->expert_layers[p->n_expert_layers];
+    *x = (struct expert_layer){.layer = layer, .weight = gate, .stack = p->weights[gate].stack};
+    for (int i = 0; i < RECORD_PARTS; i++) {
+        struct wmat m;
+        x->at[i] = x->bytes;
+        plan_weight_mat(&p->weights[gate + i], &m);
+        x->bytes += ROUND_UP(wmat_bytes(&m), 64);
+        p->weights[gate + i].expert_layer = p->n_expert_layers;
+    }
+    x->bytes = ROUND_UP(x->bytes, RECORD_ALIGN);
+    p->n_expert_layers++;
+}
+
 /* Experts as steps: tokens grouped by expert once, then each expert's matrices meet all its tokens together.
  */
 static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32_t out)
@@ -420,6 +438,8 @@ static void lower_experts(struct lower *lo, int32_t op, const int32_t *in, int32
     const struct plan_weight *gate = &p->weights[p->slots[in[2]].weight],
                              *down = &p->weights[p->slots[in[4]].weight];
     int32_t k = p->graph->axis_n[AX_CHOICE] / 2, ffn = range_n(gate->row), embed = p->graph->axis_n[AX_EMBED];
+    assert(down == gate + 2 && p->slots[in[3]].weight == p->slots[in[2]].weight + 1); /* made one by one */
+    add_expert_layer(p, o->layer, p->slots[in[2]].weight);
     /* index: first pair of each expert, then the pairs' tokens, then each token's k places (exec/experts.c)
      */
     bool spread = plan_spreads(p);

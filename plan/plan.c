@@ -59,6 +59,7 @@ void plan_free(struct plan *p)
     xfree(p->slots);
     xfree(p->steps);
     xfree(p->weights);
+    xfree(p->expert_layers);
     xfree(p->stage_end);
     xfree(p->stage_cost);
     xfree(p);
@@ -71,6 +72,28 @@ void plan_weight_mat(const struct plan_weight *w, struct wmat *ret)
         wmat_init_f8(ret, rows, cols, &w->blocks, &w->cuts);
     else /* K-quants may be cut within their blocks of 256 */
         wmat_init(ret, w->dtype, rows, cols, block == 256 ? w->col.begin % block : 0, &w->cuts);
+}
+
+void plan_cache(const struct plan *p, uint64_t bytes, struct plan_cache *ret)
+{
+    *ret = (struct plan_cache){.weight_bytes = p->weight_bytes};
+    for (int32_t i = 0; i < p->n_expert_layers; i++) {
+        const struct expert_layer *x = &p->expert_layers[i];
+        int32_t n = range_n(x->stack);
+        ret->records += n;
+        ret->least = MAX(ret->least, n);
+        ret->slot_bytes = MAX(ret->slot_bytes, x->bytes);
+        ret->bytes += x->bytes * (size_t)n;
+    }
+    ret->slots = ret->records;
+    if (bytes >= ret->bytes)
+        return;
+    ret->slots = (int32_t)(bytes / ret->slot_bytes);
+    ret->bytes = ret->slot_bytes * (size_t)ret->slots;
+    ret->weight_bytes += ret->bytes;
+    for (int32_t i = 0; i < p->n_weights; i++)
+        if (p->weights[i].expert_layer >= 0)
+            ret->weight_bytes -= p->weights[i].bytes;
 }
 
 uint64_t plan_digest(const void *bytes, size_t n)

@@ -92,10 +92,23 @@ struct plan_weight {
     int64_t all_rows, all_cols; /* of the whole tensor as a matrix; a vector is one row */
     bool stacked;               /* one matrix an expert; the name has a * for its number */
     struct range stack;         /* this rank's experts; {0, 1} if not stacked */
+    int32_t expert_layer;       /* index into plan->expert_layers; -1: it is no expert's */
     struct range row, col;      /* this rank's part */
     struct cuts cuts;           /* of the local columns; matrices only */
     struct scale_blocks blocks; /* float8 with scales; else scale_rows is 0 */
     size_t bytes;               /* as held, all of the stack */
+};
+
+/* A layer's experts as this rank holds them. An expert's matrices lie together, in a record: so that an
+ * expert can be read alone, in one piece (exec/weights.h, exec/cache.h). */
+#define RECORD_PARTS 3    /* gate, up, down */
+#define RECORD_ALIGN 4096 /* bytes: what a disk reads without a copy */
+struct expert_layer {
+    int layer;
+    int32_t weight;          /* of its gates; ups and downs follow it in plan->weights */
+    struct range stack;      /* this rank's experts */
+    size_t at[RECORD_PARTS]; /* in a record */
+    size_t bytes;            /* of a record: a multiple of RECORD_ALIGN */
 };
 
 /* What a layer caches of a position and head: a K record and a V record, or one record of which the first
@@ -182,8 +195,9 @@ struct plan {
     struct slot *slots;
     struct step *steps;
     struct plan_weight *weights;
-    int32_t n_slots, n_steps, n_weights;
-    int32_t cap_slots, cap_steps, cap_weights;
+    struct expert_layer *expert_layers;
+    int32_t n_slots, n_steps, n_weights, n_expert_layers;
+    int32_t cap_slots, cap_steps, cap_weights, cap_expert_layers;
     int32_t *stage_end;            /* [pp]: first layer that is not in the stage */
     struct stage_cost *stage_cost; /* [n_layers + 1]: of each layer, and of what follows them */
     int32_t gran[AX_COUNT];        /* elements that stay together when the axis is cut */
@@ -199,6 +213,16 @@ struct plan {
 
 /* The packed matrix (one of the stack) that a plan_weight describes, without data. */
 void plan_weight_mat(const struct plan_weight *w, struct wmat *ret);
+
+/* What a cache of so many bytes (--expert-cache) holds of a rank's experts. */
+struct plan_cache {
+    int32_t records, slots; /* all there are; how many are held at once */
+    int32_t least;          /* slots that there must be: the experts of the layer that has most */
+    size_t slot_bytes;      /* the largest record */
+    size_t bytes;           /* that it takes; all experts, if slots == records */
+    size_t weight_bytes;    /* of all weights in memory, the cache in the experts' place */
+};
+void plan_cache(const struct plan *p, uint64_t bytes, struct plan_cache *ret);
 
 /* ERR_SPLIT says which degrees are legal for this model. */
 int plan_make(const struct graph *g, const struct plan_options *o, struct plan **ret, struct err *e);

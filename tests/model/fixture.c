@@ -46,7 +46,10 @@ void fixture_open(struct fixture *f, const char *path, struct fixture_options o)
                              .n_pages = f->n_pages,
                              .max_tokens = max_tokens,
                              .max_out = max_tokens,
-                             .max_spans = FIXTURE_MAX_SPANS};
+                             .max_spans = FIXTURE_MAX_SPANS,
+                             .reslice = o.reslice,
+                             .expert_cache = o.expert_cache,
+                             .spill_dir = o.spill_dir};
     must(team_open(f->checkpoint, f->graph, &t, NULL, &f->team, &e), &e);
     xfree(full);
 }

@@ -24,6 +24,9 @@ struct fixture_options {
     int32_t page_tokens; /* 0: 16 */
     int32_t max_tokens;  /* 0: 256 */
     int32_t kv_tokens;   /* positions that the KV pages of a lane hold; 0: 4096 */
+    bool reslice;
+    uint64_t expert_cache;
+    const char *spill_dir;
 };
 
 #define FIXTURE_MAX_SPANS 16

@@ -25,11 +25,12 @@ static void test_full(void **state)
     struct err e = {0};
     char *text = NULL;
     size_t n;
-    assert_int_equal(trace_new(&p, 2, &t, &e), 0);
+    assert_int_equal(trace_new(&p, 2, 1, &t, &e), 0);
     int64_t now = clock_ns();
     for (int i = 0; i < TRACE_EVENTS + 7; i++)
         trace_add(t, 0, i % 2, now + i, 5);
     trace_add(t, 1, TRACE_TICK, now - 1500, 9); /* the earliest */
+    trace_add(t, 2, TRACE_READ - 7, now, 11);
     FILE *f = open_memstream(&text, &n);
     assert_int_equal(trace_write(t, c, f, &e), 0);
     fclose(f);
@@ -37,7 +38,7 @@ static void test_full(void **state)
     assert_non_null(o);
     assert_string_equal(json_string_value(json_object_get(json_object_get(o, "otherData"), "dropped_events")),
                         "7");
-    assert_int_equal(json_array_size(events), 2 + 2 * 2 + TRACE_EVENTS + 1); /* names and orders; events */
+    assert_int_equal(json_array_size(events), 2 + 2 * 3 + TRACE_EVENTS + 2); /* names and orders; events */
     x = json_array_get(events, 4);
     assert_string_equal(json_string_value(json_object_get(x, "name")), "add");
     assert_string_equal(json_string_value(json_object_get(x, "cat")), "step");
@@ -48,6 +49,12 @@ static void test_full(void **state)
     assert_null(json_object_get(json_object_get(x, "args"), "layer"));
     assert_int_equal(json_integer_value(json_object_get(json_object_get(x, "args"), "bytes")), 200);
     x = json_array_get(events, json_array_size(events) - 1);
+    assert_string_equal(json_string_value(json_object_get(x, "cat")), "read");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(x, "args"), "layer")), 7);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(x, "args"), "expert")), 11);
+    x = json_array_get(events, json_array_size(events) - 3);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(x, "args"), "name")), "reads 0");
+    x = json_array_get(events, json_array_size(events) - 4);
     assert_string_equal(json_string_value(json_object_get(x, "name")), "tick");
     assert_true(json_number_value(json_object_get(x, "ts")) == 0);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(x, "args"), "tokens")), 9);
@@ -67,7 +74,7 @@ static void test_disk_full(void **state)
     FILE *f = fopen("/dev/full", "we");
     if (!f)
         skip();
-    assert_int_equal(trace_new(&p, 1, &t, &e), 0);
+    assert_int_equal(trace_new(&p, 1, 0, &t, &e), 0);
     assert_true(trace_write(t, c, f, &e) < 0);
     assert_non_null(strstr(e.msg, "cannot write"));
     fclose(f);

@@ -10,6 +10,7 @@
 struct entry {
     struct shard_tensor t;
     struct shard_part p[2]; /* bytes 0: the rank does not hold it */
+    bool record;            /* with its neighbours */
 };
 
 #define CUTS(...)                                                                                            \
@@ -20,8 +21,8 @@ struct entry {
         }                                                                                                    \
     }
 
-/* Each kind of part once: vectors, floats, scales by chunk, stacks, K-quants that begin inside a block,
- * float8. */
+/* Each kind of part once: vectors, floats, scales by chunk, stacks, records, K-quants that begin inside a
+ * block, float8. */
 static struct entry entries[] = {
     {{.name = "norm.weight",
       .layout = "whole",
@@ -62,6 +63,42 @@ static struct entry entries[] = {
       .cols = 64},
      {{.row = {0, 8}, .col = {0, 64}, .stack = {0, 2}, .cuts = CUTS(64)},
       {.row = {0, 8}, .col = {0, 64}, .stack = {2, 5}, .cuts = CUTS(64)}}},
+    {{.name = "ffn.*.gate",
+      .layout = "split(expert)",
+      .src = DT_Q4_0,
+      .dtype = DT_Q4_0,
+      .matrix = true,
+      .stacked = true,
+      .experts = 5,
+      .rows = 8,
+      .cols = 64},
+     {{.row = {0, 8}, .col = {0, 64}, .stack = {0, 3}, .cuts = CUTS(64)},
+      {.row = {0, 8}, .col = {0, 64}, .stack = {3, 5}, .cuts = CUTS(64)}},
+     .record = true},
+    {{.name = "ffn.*.up",
+      .layout = "split(expert)",
+      .src = DT_Q4_0,
+      .dtype = DT_Q4_0,
+      .matrix = true,
+      .stacked = true,
+      .experts = 5,
+      .rows = 8,
+      .cols = 64},
+     {{.row = {0, 8}, .col = {0, 64}, .stack = {0, 3}, .cuts = CUTS(64)},
+      {.row = {0, 8}, .col = {0, 64}, .stack = {3, 5}, .cuts = CUTS(64)}},
+     .record = true},
+    {{.name = "ffn.*.down",
+      .layout = "split(expert)",
+      .src = DT_BF16,
+      .dtype = DT_BF16,
+      .matrix = true,
+      .stacked = true,
+      .experts = 5,
+      .rows = 21,
+      .cols = 8},
+     {{.row = {0, 21}, .col = {0, 8}, .stack = {0, 3}, .cuts = CUTS(3, 8)},
+      {.row = {0, 21}, .col = {0, 8}, .stack = {3, 5}, .cuts = CUTS(3, 8)}},
+     .record = true},
     {{.name = "down.weight",
       .layout = "split(ffn)",
       .src = DT_Q6_K,
@@ -119,6 +156,34 @@ static void must(int rc, const struct err *e)
         fail_msg("%s", e->msg);
 }
 
+/* Three entries from i on, expert by expert. */
+static void add_records(struct shardset_writer *w, size_t i, int rank)
+{
+    struct shard_tensor t[3];
+    struct shard_part p[3];
+    struct err e;
+    size_t at[3] = {0}, member[3], end = 0;
+    int32_t n = entries[i].p[rank].stack[1] - entries[i].p[rank].stack[0];
+    uint8_t record[4096] = {0};
+    for (size_t k = 0; k < 3; k++) {
+        struct entry *x = &entries[i + k];
+        x->p[rank].bytes = bytes_of(x, rank);
+        member[k] = (size_t)x->p[rank].bytes / (size_t)n;
+        t[k] = x->t;
+        p[k] = x->p[rank];
+        at[k] = end;
+        end += member[k];
+    }
+    assert_true(end <= sizeof(record));
+    must(shardset_begin_records(w, 3, t, p, at, sizeof(record), &e), &e);
+    for (int32_t m = 0; m < n; m++) {
+        for (size_t k = 0; k < 3; k++)
+            for (size_t b = 0; b < member[k]; b++)
+                record[at[k] + b] = byte_of(i + k, rank, (size_t)m * member[k] + b);
+        must(shardset_add_records(w, 1, record, &e), &e);
+    }
+}
+
 static void write_tiny(const char *dir)
 {
     struct err e;
@@ -140,6 +205,11 @@ static void write_tiny(const char *dir)
         must(shardset_begin_rank(w, r, n, &e), &e);
         for (size_t i = 0; i < ARRAY_LEN(entries); i++) {
             struct entry *x = &entries[i];
+            if (x->record) {
+                add_records(w, i, r);
+                i += 2;
+                continue;
+            }
             if (!holds(x, r))
                 continue;
             x->p[r].bytes = bytes_of(x, r);
@@ -201,8 +271,10 @@ static void test_round(void **state)
             assert_memory_equal(&p->cuts, &x->p[r].cuts, sizeof(p->cuts));
             assert_int_equal(p->offset % 64, 0);
             const uint8_t *data = (const uint8_t *)map + payload_at + p->offset;
+            size_t member = (size_t)p->bytes / (size_t)(p->stack[1] - p->stack[0]);
+            assert_int_equal(p->stride, x->record ? 4096 : member);
             for (size_t b = 0; b < p->bytes; b++)
-                if (data[b] != byte_of(k, r, b))
+                if (data[b / member * p->stride + b % member] != byte_of(k, r, b))
                     fail_msg("rank %d, %s: byte %zu differs", r, t->name, b);
         }
         assert_int_equal(at, n);
@@ -232,9 +304,9 @@ static const struct wrong {
     const char *words;
 } wrongs[] = {
     {"\"yoke shard set\"", "\"something\"", ERR_FORMAT, "\"format\" should be \"yoke shard set\""},
-    {"\"version\": 1", "\"version\": 2", ERR_UNSUPPORTED,
-     "of version 2 (by yoke 0 \"test\"); this yoke reads version 1"},
-    {"\"version\": 1", "\"version\": true", ERR_FORMAT, "\"version\" should be an integer"},
+    {"\"version\": 2", "\"version\": 1", ERR_UNSUPPORTED,
+     "of version 1 (by yoke 0 \"test\"); this yoke reads version 2"},
+    {"\"version\": 2", "\"version\": true", ERR_FORMAT, "\"version\" should be an integer"},
     {"\"packing\": 1", "\"packing\": 77", ERR_UNSUPPORTED, "packed in layout 77"},
     {"\"yoke\":", "\"yolk\":", ERR_FORMAT, "\"yoke\" should be a text"},
     {"\"w8a8\"", "\"w8\\u0007\"", ERR_FORMAT, "\"quant\" should be a text without control characters"},
@@ -283,6 +355,12 @@ static const struct wrong {
     {"\"offset\": 0", "\"offset\": 64", ERR_FORMAT, "is at offset 64"},
     {"\"offset\": 0", "\"offset\": -1", ERR_FORMAT, "\"offset\" is -1"},
     {"\"bytes\": 80", "\"bytes\": 81", ERR_FORMAT, "\"bytes\" is 81, but by its shape the part has 80"},
+    {"\"stride\": 4096", "\"stride\": 4095", ERR_FORMAT, "\"stride\" is 4095"},
+    {"\"stride\": 4096", "\"stride\": 4160", ERR_FORMAT, "\"stride\" should be a multiple of 4096"},
+    {"\"stride\": 4096", "\"stride\": 8192", ERR_FORMAT, "\"ffn.*.up\" of rank 0 is at offset"},
+    {"\"stride\": 4096", "\"stride\": 9223372036854771712", ERR_FORMAT,
+     "\"ffn.*.gate\" of rank 0 is at offset"},
+    {"\"stride\": 4096, ", "", ERR_FORMAT, "\"ffn.*.gate\" of rank 0 is at offset"},
     {"\"parts\": [\n", "\"parts\": [], \"x\": [\n", ERR_FORMAT, "\"parts\" should be a list"},
     {"]}\n", "]\n", ERR_FORMAT, "line"},
 };
