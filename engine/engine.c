@@ -217,6 +217,7 @@ int engine_new(struct team *t, const struct engine_options *o, struct engine **r
                               .lanes = team_lanes(t),
                               .depth = team_depth(t),
                               .stages = to->pp,
+                              .fewest_rows = plan_fewest_rows(team_plan(t)->graph),
                               .together = team_spreads(t),
                               .ctx = t,
                               .n_vocab = team_plan(t)->graph->axis_n[AX_VOCAB],
@@ -514,19 +515,14 @@ static int32_t find_pages(struct lane *l, struct request *r, int32_t n)
     return n > 0 && kv_seq_reserve(l->pool, &r->kv, r->computed + n) ? n : 0;
 }
 
-/* Rows of a tick that prompts may take. Where ticks overlap, prompts are cut into several ticks for each in
- * flight: the stages behind the first one wait for a whole tick at the start, and those before the last at
- * the end. Not into smaller ones than FEWEST_ROWS, with which kernels are nearly as fast as with many. */
 static int32_t most_prompt_rows(const struct lane *l)
 {
-    enum { TICKS = 4, FEWEST_ROWS = 64 };
-    int64_t pending = 0, depth = l->en->depth;
+    const struct backend *b = &l->en->backend;
+    int64_t pending = 0;
     int32_t n = 0;
-    if (depth == 1)
-        return l->en->backend.max_tokens;
     for (const struct request *r = l->left.first; r && n < l->en->opt.max_batch; r = r->next, n++)
         pending += lacking(r);
-    return (int32_t)MIN(MAX(pending / (TICKS * depth), FEWEST_ROWS), l->en->backend.max_tokens);
+    return plan_prompt_rows(pending, l->en->depth, b->fewest_rows, b->max_tokens);
 }
 
 static void schedule_prompts(struct lane *l)

@@ -18,6 +18,7 @@ struct backend {
     int32_t n_vocab;
     int32_t page_tokens, n_pages;
     int32_t max_tokens, max_out, max_spans;
+    int32_t fewest_rows; /* of prompts in a tick, where ticks overlap and there are so many */
 };
 int engine_new_on(const struct backend *b, const struct engine_options *o, struct engine **ret,
                   struct err *e);

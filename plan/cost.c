@@ -142,6 +142,7 @@ void cost_shape_of(const struct plan *p, struct cost_shape *ret)
                                .experts = g->axis_n[AX_EXPERT],
                                .chosen = g->axis_n[AX_CHOICE] / 2,
                                .n_layers = g->n_layers,
+                               .fewest_rows = plan_fewest_rows(g),
                                .hidden_bytes = 4.0 * g->axis_n[AX_EMBED],
                                .work_bytes = (double)p->work_bytes};
     XNEW_N(ret->layer, (size_t)g->n_layers + 2);
@@ -430,8 +431,9 @@ void cost_estimate(const struct cost_machine *m, const struct cost_shape *s, con
      * the slowest */
     double prompt_slowest = 0;
     at.read = rank_read(m, split->threads, here);
-    for (int done = 0; done < job->prompt; done += job->chunk) {
-        int n = MIN(job->chunk, job->prompt - done);
+    for (int done = 0, n; done < job->prompt; done += n) {
+        n = MIN(job->prompt - done,
+                plan_prompt_rows(job->prompt - done, split->pp, s->fewest_rows, job->chunk));
         struct tick k = {.rows = n,
                          .outs = done + n == job->prompt,
                          .sees = (double)n * done + (double)n * (n + 1) / 2,

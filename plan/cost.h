@@ -59,7 +59,7 @@ struct cost_layer {
 };
 struct cost_shape { /* of the fullest rank (the last one) of its tensor group */
     int tp, ep, experts, chosen;
-    int n_layers;
+    int n_layers, fewest_rows;
     struct cost_layer *layer; /* [n_layers + 2]: before the layers, the layers, after them (per wanted row) */
     struct stage_cost *stage_cost; /* [n_layers + 1]: as in the plan */
     double hidden_bytes;           /* a row that goes from stage to stage */

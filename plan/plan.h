@@ -26,6 +26,7 @@
 #include "base/buf.h"
 #include "base/dtype.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "graph/graph.h"
 #include "kernels/matmul.h"
 #include "kernels/rows.h"
@@ -238,6 +239,21 @@ void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, str
 /* Layers of a stage: contiguous, balanced by the time they are expected to take (the head's counted); uneven
  * numbers are fine. */
 struct range plan_stage(const struct plan *p, int stage);
+
+/* Where ticks overlap, prompts are cut into several for each in flight: the stages behind the first one wait
+ * for a whole tick at the start, and those before the last at the end. Rows of a tick that prompts may take,
+ * of `pending` ones, with `depth` ticks in flight; at most `most`. Not fewer than `fewest`. */
+static inline int32_t plan_prompt_rows(int64_t pending, int depth, int32_t fewest, int32_t most)
+{
+    int64_t part = depth > 1 ? pending / (4 * depth) : most;
+    return (int32_t)MIN(MAX(MAX(part, fewest), 1), most);
+}
+/* With which kernels are nearly as fast as with many. Each expert needs some, or it is read for little. */
+static inline int32_t plan_fewest_rows(const struct graph *g)
+{
+    int32_t chosen = g->axis_n[AX_CHOICE] / 2;
+    return MAX(64, chosen ? 16 * g->axis_n[AX_EXPERT] / chosen : 0);
+}
 
 /* A 64-bit digest of everything that ranks must agree on (graph, degree, formats, sizes; not the rank). */
 uint64_t plan_hash(const struct plan *p);

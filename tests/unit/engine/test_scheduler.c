@@ -521,6 +521,7 @@ static void episode(uint32_t seed, bool overlap)
         b.lanes = 1 + (int)rnd(&s, MAX_LANES);
         b.depth = 1 + (int)rnd(&s, MAX_DEPTH);
         b.together = rnd(&s, 2);
+        b.fewest_rows = (int32_t)rnd(&s, 30);
     }
     struct engine_options o = {.max_batch = max_batch,
                                .max_context = 2 + (int32_t)rnd(&s, MAX_CONTEXT - 1),
@@ -629,6 +630,7 @@ static void test_chunks_overlap(void **state)
     struct backend b = roomy;
     b.lanes = 1;
     b.depth = b.stages = 3;
+    b.fewest_rows = 64;
     mock_init(&m, b, plain);
     struct job *a = add(&m, 20, wants(2), on_token);
     step(&m, 1);
@@ -673,6 +675,7 @@ static void test_shares(void **state)
     struct engine_options o = plain;
     o.max_batch = 8;
     b.depth = 2;
+    b.fewest_rows = 64;
     for (b.lanes = 1; b.lanes <= 2; b.lanes++) {
         mock_init(&m, b, o);
         for (int i = 0; i < 4; i++)
