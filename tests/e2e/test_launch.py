@@ -3,8 +3,7 @@ from harness import *
 
 PROMPT = ["-p", "hello", "-n", "8"]
 MSRUN = ROOT / "scripts" / "msrun_launcher.sh"
-# Open MPI keeps memory until its end, of which a leak checker complains.
-ENV["ASAN_OPTIONS"] = "detect_leaks=0:" + os.environ.get("ASAN_OPTIONS", "")
+ENV.update(NO_LEAK_CHECK)  # yoke launch is what starts mpirun
 CORES = sorted(os.sched_getaffinity(0))
 
 

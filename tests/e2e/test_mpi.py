@@ -2,8 +2,7 @@
 from harness import *
 
 GREEDY = ("--greedy", "--repetition-penalty", "1")
-# Open MPI keeps memory until its end, of which a leak checker complains.
-ENV["ASAN_OPTIONS"] = "detect_leaks=0:" + os.environ.get("ASAN_OPTIONS", "")
+ENV.update(NO_LEAK_CHECK)  # some commands are started without the harness
 
 
 def mpirun(n):
