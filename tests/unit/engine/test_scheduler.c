@@ -641,7 +641,7 @@ static void test_chunks_overlap(void **state)
     assert_int_equal(look(a).n_output, 1);
     step(&m, 0);
     engine_stats(m.en, &s);
-    assert_true(s.flying_s >= 0.99 * (s.prefill_s + s.decode_s) &&
+    assert_true(s.flying_s >= 0.5 * (s.prefill_s + s.decode_s) &&
                 s.flying_s <= 3 * (s.prefill_s + s.decode_s));
     assert_int_equal(s.prefill_tokens, 20);
     assert_int_equal(s.decode_tokens, 1);
