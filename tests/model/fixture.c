@@ -173,6 +173,22 @@ void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk)
     fixture_run_lanes(f, all, ns, chunk);
 }
 
+void sequence_init(struct sequence *s, int32_t n, int32_t vocab, unsigned seed)
+{
+    int32_t *ids;
+    XNEW_N(ids, (size_t)n);
+    for (int32_t k = 0; k < n; k++)
+        ids[k] = (int32_t)(((unsigned)k * 2246822519u + seed * 40503u) >> 7) % vocab;
+    *s = (struct sequence){ids, n, NULL};
+    XNEW_N(s->logits, (size_t)n * (size_t)vocab);
+}
+
+void sequence_release(struct sequence *s)
+{
+    xfree(s->logits);
+    xfree((void *)s->ids);
+}
+
 json_t *golden_json(const char *path)
 {
     struct err e = {0};

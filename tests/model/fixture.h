@@ -43,6 +43,9 @@ struct sequence {
     int32_t n;
     float *logits; /* [n, vocab], filled */
 };
+/* n ids that depend on `seed` alone, and room for their logits. */
+void sequence_init(struct sequence *s, int32_t n, int32_t vocab, unsigned seed);
+void sequence_release(struct sequence *s);
 /* Runs all sequences to their end together; each tick takes up to `chunk` tokens (0: all) of each, in the
  * order given, as long as the tick's budget lasts. */
 void fixture_run(struct fixture *f, struct sequence *s, int n, int32_t chunk);

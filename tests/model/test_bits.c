@@ -58,21 +58,14 @@ static void workload_init(struct workload *w, int32_t vocab)
     const int32_t lengths[N_SEQ] = {1, 23, 131, 64};
     w->vocab = (size_t)vocab;
     for (int i = 0; i < N_SEQ; i++) {
-        int32_t *ids;
-        XNEW_N(ids, (size_t)lengths[i]);
-        for (int32_t k = 0; k < lengths[i]; k++)
-            ids[k] = (int32_t)(((unsigned)k * 2654435761u + (unsigned)i * 40503u) >> 7) % vocab;
-        w->s[i] = (struct sequence){ids, lengths[i], NULL};
-        XNEW_N(w->s[i].logits, (size_t)lengths[i] * w->vocab);
+        sequence_init(&w->s[i], lengths[i], vocab, (unsigned)i);
     }
 }
 
 static void workload_release(struct workload *w)
 {
-    for (int i = 0; i < N_SEQ; i++) {
-        xfree(w->s[i].logits);
-        xfree((void *)w->s[i].ids);
-    }
+    for (int i = 0; i < N_SEQ; i++)
+        sequence_release(&w->s[i]);
 }
 
 /* The reference: each sequence alone, one thread, one rank. */

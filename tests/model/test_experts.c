@@ -65,22 +65,15 @@ static void workload_init(struct workload *w, int32_t vocab)
 {
     const int32_t lengths[N_SEQ] = {9, 40, 1};
     for (int i = 0; i < N_SEQ; i++) {
-        int32_t *ids;
-        XNEW_N(ids, (size_t)lengths[i]);
-        for (int32_t k = 0; k < lengths[i]; k++)
-            ids[k] = (int32_t)(((unsigned)k * 2246822519u + (unsigned)i * 97u) >> 9) % vocab;
         w->n_floats[i] = (size_t)lengths[i] * (size_t)vocab;
-        w->s[i] = (struct sequence){ids, lengths[i], NULL};
-        XNEW_N(w->s[i].logits, w->n_floats[i]);
+        sequence_init(&w->s[i], lengths[i], vocab, (unsigned)i);
     }
 }
 
 static void workload_release(struct workload *w)
 {
-    for (int i = 0; i < N_SEQ; i++) {
-        xfree(w->s[i].logits);
-        xfree((void *)w->s[i].ids);
-    }
+    for (int i = 0; i < N_SEQ; i++)
+        sequence_release(&w->s[i]);
 }
 
 /* chunk: of each sequence a tick; -1: each sequence alone, whole. All lanes do the same. */
