@@ -5,6 +5,7 @@ What the plan does not know (program, libraries, tokenizer, the transport's shar
 same shape: what it holds beyond its own plan. Weights are random, some hundred MB of them, in shapes with which weights and KV
 dwarf what a page here and there can blur.
 """
+import ctypes
 import threading
 
 import synthetic
@@ -41,6 +42,11 @@ def pss(pid):
     return int(re.search(r"^Pss: +(\d+) kB", text, re.M)[1]) * 1024
 
 
+def small_pages():
+    """Huge ones, which there may or may not be, count what nobody has touched. Inherited by the ranks."""
+    ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
+
+
 def launcher(ranks):
     return ("mpirun", "--oversubscribe", "-n", str(ranks)) if ranks > 1 else ()
 
@@ -68,7 +74,7 @@ class Memory(Case):
     def pss_of_ranks(self, model, ranks, *args):
         p = start("run", "-m", model, "-i", "-n", 8, "--ignore-eos", "--greedy", "--tp", ranks, "--threads", 1, "--kv-dtype", "f32",
                   "--num-blocks", BLOCKS, "--block-size", BLOCK, "--seq-length", BLOCKS * BLOCK, "--prefill-chunk", CHUNK, *args, launcher=launcher(ranks),
-                  stdin=subprocess.PIPE, env=ENV)
+                  stdin=subprocess.PIPE, env=ENV, preexec_fn=small_pages)
         watchdog = threading.Timer(TIMEOUT, p.kill)
         watchdog.start()
         try:
