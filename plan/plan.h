@@ -240,9 +240,9 @@ void plan_legal_degrees(const struct graph *g, const int32_t *gran, int max, str
  * numbers are fine. */
 struct range plan_stage(const struct plan *p, int stage);
 
-/* Where ticks overlap, prompts are cut into several for each in flight: the stages behind the first one wait
- * for a whole tick at the start, and those before the last at the end. Rows of a tick that prompts may take,
- * of `pending` ones, with `depth` ticks in flight; at most `most`. Not fewer than `fewest`. */
+/* Where ticks overlap, prompts are cut into several ticks for each in flight: the stages behind the first one
+ * wait for a whole tick at the start, and those before the last at the end. Rows of a tick that prompts may
+ * take, of `pending` ones, with `depth` ticks in flight; at most `most`. Not fewer than `fewest`. */
 static inline int32_t plan_prompt_rows(int64_t pending, int depth, int32_t fewest, int32_t most)
 {
     int64_t part = depth > 1 ? pending / (4 * depth) : most;

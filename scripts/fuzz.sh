@@ -1,6 +1,7 @@
 #!/bin/bash
 # fuzz.sh [TARGET] [SECONDS]: fuzzes one target, or each in turn, under libFuzzer, ASan and UBSan; 60 seconds each.
 # New inputs gather in output/fuzz/TARGET/; what crashes is left as output/fuzz/TARGET-crash-*.
+[ -n "${BASH_VERSION-}" ] || exec bash "$0" "$@" # sh scripts/fuzz.sh works too
 set -eu
 cd "$(dirname "$0")/.."
 target=${1:-all} seconds=${2:-60}

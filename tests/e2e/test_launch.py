@@ -63,18 +63,14 @@ class Launch(Case):
         if not with_mpi():
             raise unittest.SkipTest("no mpirun, or a yoke without MPI")
 
+    def line(self, args, options):
+        return ("launch", "--log-dir", self.tmp / "logs", *options, "--", *args)
+
     def launch(self, *args, options=(), **kw):
-        return yoke("launch", "--log-dir", self.tmp / "logs", *options, "--", *args, **kw)
+        return yoke(*self.line(args, options), **kw)
 
     def refused(self, code, *words, options=(), args=None, **kw):
-        r = self.launch(*(run_args(2) if args is None else args), options=options, **kw)
-        self.assertEqual(r.code, code, r)
-        self.assertEqual(r.out, "", r)
-        errors = [x for x in r.err.splitlines() if x.startswith("yoke: error: ")]
-        self.assertEqual(len(errors), 1, r)
-        for w in words:
-            self.assertIn(w, errors[0], r)
-        return r
+        return self.run_fails(code, *words, args=self.line(run_args(2) if args is None else args, options), **kw)
 
     def test_same_text_as_a_direct_run(self):
         want = self.run_ok(*run_args()).raw_out

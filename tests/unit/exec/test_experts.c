@@ -21,21 +21,11 @@
 #include "exec/reference.h"
 #include "exec/run.h"
 #include "graph/maths.h"
+#include "tests/unit/exec/random.h"
 
 #define MAX_RANKS  8
 #define MAX_TOKENS 9 /* of a tick */
 #define SEQUENCE   12
-
-static uint64_t seed;
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 33) % n;
-}
-static float rnd_float(void)
-{
-    return ((float)rnd(20001) - 10000.0f) / 10000.0f;
-}
 
 /* --- models --- */
 

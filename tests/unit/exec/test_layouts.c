@@ -22,19 +22,9 @@
 #include "exec/internal.h"
 #include "exec/reference.h"
 #include "graph/maths.h"
+#include "tests/unit/exec/random.h"
 
 #define N_TOKENS 11
-
-static uint64_t seed;
-static uint32_t rnd(uint32_t n)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 33) % n;
-}
-static float rnd_float(void)
-{
-    return ((float)rnd(20001) - 10000.0f) / 10000.0f;
-}
 
 struct world {
     struct graph *g;
